@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.fleet.health import MIN_COHORT, WINDOW_S, Health, Reading, Sample, of_faults, score, slow, weight
+from strata.fleet.health import MIN_COHORT, WINDOW_S, DeviceReading, Health, Sample, of_faults, score, slow, weight
 from strata.fleet.local import Aer
 
 RATES = st.lists(st.floats(1.0, 1.1), min_size=MIN_COHORT, max_size=16)
@@ -26,52 +26,54 @@ def named(rates: list[float]) -> dict[str, float]:
 
 
 def test_a_card_without_trouble_is_well() -> None:
-    assert score(Reading(10.0, ecc_corrected=3, temperature_c=60), Reading(0.0, ecc_corrected=3)) == Health(
-        1.0, ()
-    )
+    assert score(
+        DeviceReading(10.0, ecc_corrected=3, temperature_c=60), DeviceReading(0.0, ecc_corrected=3)
+    ) == Health(1.0, ())
 
 
 @pytest.mark.parametrize(
     ("now", "fault"),
     [
-        (Reading(3600.0, ecc_uncorrected=1), "ecc-uncorrected"),
-        (Reading(3600.0, aer=Aer(fatal=1)), "aer-fatal"),
-        (Reading(3600.0, has_remap_failed=True), "remap-failed"),
+        (DeviceReading(3600.0, ecc_uncorrected=1), "ecc-uncorrected"),
+        (DeviceReading(3600.0, aer=Aer(fatal=1)), "aer-fatal"),
+        (DeviceReading(3600.0, has_remap_failed=True), "remap-failed"),
     ],
 )
-def test_what_needs_a_reset_makes_a_card_unusable(now: Reading, fault: str) -> None:
-    assert score(now, Reading(0.0, ecc_uncorrected=0, aer=Aer())) == Health(0.0, (fault,))
+def test_what_needs_a_reset_makes_a_card_unusable(now: DeviceReading, fault: str) -> None:
+    assert score(now, DeviceReading(0.0, ecc_uncorrected=0, aer=Aer())) == Health(0.0, (fault,))
 
 
 @pytest.mark.parametrize(
     ("now", "fault"),
     [
-        (Reading(3600.0, ecc_corrected=101), "ecc-corrected"),
-        (Reading(3600.0, pcie_replays=101), "pcie-replay"),
-        (Reading(3600.0, aer=Aer(correctable=101)), "aer-correctable"),
-        (Reading(3600.0, aer=Aer(nonfatal=1)), "aer-nonfatal"),
-        (Reading(3600.0, temperature_c=80.0), "heating"),
-        (Reading(3600.0, temperature_c=90.0), "hot"),
-        (Reading(3600.0, throttled=frozenset({"hw-thermal"})), "thermal"),
-        (Reading(3600.0, throttled=frozenset({"power-brake"})), "power-brake"),
-        (Reading(3600.0, throttled=frozenset({"hw-slowdown"})), "hw-slowdown"),
-        (Reading(3600.0, is_remap_pending=True), "remap-pending"),
+        (DeviceReading(3600.0, ecc_corrected=101), "ecc-corrected"),
+        (DeviceReading(3600.0, pcie_replays=101), "pcie-replay"),
+        (DeviceReading(3600.0, aer=Aer(correctable=101)), "aer-correctable"),
+        (DeviceReading(3600.0, aer=Aer(nonfatal=1)), "aer-nonfatal"),
+        (DeviceReading(3600.0, temperature_c=80.0), "heating"),
+        (DeviceReading(3600.0, temperature_c=90.0), "hot"),
+        (DeviceReading(3600.0, throttled=frozenset({"hw-thermal"})), "thermal"),
+        (DeviceReading(3600.0, throttled=frozenset({"power-brake"})), "power-brake"),
+        (DeviceReading(3600.0, throttled=frozenset({"hw-slowdown"})), "hw-slowdown"),
+        (DeviceReading(3600.0, is_remap_pending=True), "remap-pending"),
     ],
 )
-def test_what_foretells_worse_lowers_the_score_without_ending_it(now: Reading, fault: str) -> None:
-    before = Reading(0.0, ecc_corrected=0, pcie_replays=0, aer=Aer(), temperature_c=60.0)
+def test_what_foretells_worse_lowers_the_score_without_ending_it(now: DeviceReading, fault: str) -> None:
+    before = DeviceReading(0.0, ecc_corrected=0, pcie_replays=0, aer=Aer(), temperature_c=60.0)
     health = score(now, before)
     assert 0 < health.score < 1
     assert fault in health.faults
 
 
 def test_old_errors_of_a_first_reading_do_not_count() -> None:
-    assert score(Reading(0.0, ecc_uncorrected=7, ecc_corrected=9999, aer=Aer(9, 9, 9))).score == 1.0
+    assert score(DeviceReading(0.0, ecc_uncorrected=7, ecc_corrected=9999, aer=Aer(9, 9, 9))).score == 1.0
 
 
 def test_a_counter_that_fell_was_restarted() -> None:
-    assert score(Reading(60.0, ecc_uncorrected=1), Reading(0.0, ecc_uncorrected=5)).faults == ("ecc-uncorrected",)
-    assert score(Reading(60.0, ecc_uncorrected=0), Reading(0.0, ecc_uncorrected=5)).score == 1.0
+    assert score(DeviceReading(60.0, ecc_uncorrected=1), DeviceReading(0.0, ecc_uncorrected=5)).faults == (
+        "ecc-uncorrected",
+    )
+    assert score(DeviceReading(60.0, ecc_uncorrected=0), DeviceReading(0.0, ecc_uncorrected=5)).score == 1.0
 
 
 def test_a_program_that_crashed_is_not_the_cards_fault() -> None:
@@ -84,12 +86,12 @@ def test_an_xid_costs_a_card_its_health_or_half_of_it() -> None:
 
 
 def test_a_power_cap_and_a_job_that_starts_are_no_faults() -> None:
-    now = Reading(60.0, throttled=frozenset({"power-cap"}), temperature_c=70.0)
-    assert score(now, Reading(0.0, temperature_c=35.0)) == Health(1.0, ())
+    now = DeviceReading(60.0, throttled=frozenset({"power-cap"}), temperature_c=70.0)
+    assert score(now, DeviceReading(0.0, temperature_c=35.0)) == Health(1.0, ())
 
 
 def test_readings_out_of_order_are_not_compared() -> None:
-    assert score(Reading(0.0, ecc_uncorrected=9), Reading(60.0, ecc_uncorrected=0)).score == 1.0
+    assert score(DeviceReading(0.0, ecc_uncorrected=9), DeviceReading(60.0, ecc_uncorrected=0)).score == 1.0
 
 
 @given(RATES, st.floats(0.01, 100.0))

@@ -14,7 +14,7 @@ from strata.errors import UsageError
 from strata.fleet import ledger
 from strata.fleet.ledger import (
     DeviceUse,
-    Holder,
+    LedgerHolder,
     count_processes,
     new_ledger,
     read_ledger,
@@ -42,7 +42,7 @@ def test_the_living_are_counted_and_the_others_are_gone(tmp_path):
     made.held(row, other, 10 * MIB)
     path = made.write(tmp_path / "s")
     (one,) = read_ledger(path, name="s")
-    holders = (Holder(os.getpid(), 600 * MIB),)
+    holders = (LedgerHolder(os.getpid(), 600 * MIB),)
     assert one == DeviceUse("s", 2, "nvidia", 4096 * MIB, 0.3, 600 * MIB, holders, gone_bytes=110 * MIB)
     assert count_processes(path) == 1
 
@@ -54,7 +54,7 @@ def test_each_device_has_an_entry_with_its_own_holders(tmp_path):
     made.held(first, one, 3)
     made.held(second, other, 4)
     a, b = read_ledger(made.write(tmp_path / "s"), name="s")
-    assert (a.used_bytes, a.processes) == (3, (Holder(10, 0), Holder(11, 3)))
+    assert (a.used_bytes, a.processes) == (3, (LedgerHolder(10, 0), LedgerHolder(11, 3)))
     assert (b.used_bytes, b.vendor, b.limit_bytes) == (4, "ascend", None)
 
 
@@ -66,7 +66,7 @@ def test_who_has_a_word_locked_lives_whatever_its_pid_is_here(tmp_path):
     assert read_ledger(path, name="s")[0].gone_bytes == 5
     held = lock(path, 0)
     (one,) = read_ledger(path, name="s")
-    assert (one.processes, one.gone_bytes) == ((Holder(none, 5, is_here=False),), 0)
+    assert (one.processes, one.gone_bytes) == ((LedgerHolder(none, 5, is_here=False),), 0)
     os.close(held)
     assert read_ledger(path, name="s")[0].processes == ()
 

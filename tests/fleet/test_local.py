@@ -90,7 +90,7 @@ def test_bus_errors_are_counted_by_their_totals(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_an_empty_machine(tmp_path: Path) -> None:
-    assert local.probe(tmp_path / "nowhere") == local.Machine()
+    assert local.probe(tmp_path / "nowhere") == local.LocalTopology()
 
 
 def test_strange_files_do_not_matter(tmp_path: Path) -> None:

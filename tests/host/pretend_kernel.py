@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata.host.apply.machine import Machine, ThreadGone
+from strata.host.apply.machine import KernelFiles, ThreadGone
 from strata.host.policy.step import Step
 
 JOB = "/sys/fs/cgroup/job"
@@ -16,7 +16,7 @@ class Killed(BaseException):
     """The process was killed here."""
 
 
-class Kernel(Machine):
+class Kernel(KernelFiles):
     """`state` is all there is: (act, path) to text, and (attach, tid) to the list that has the thread.
 
     dies_at: the number of the change at which it dies; `after` that change, else before it.

@@ -23,7 +23,7 @@ State = Literal["ok", "missing", "optional-missing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """One thing strata can use. `detail` says which one was found; `get` is what to do where none was."""
 
     name: str
@@ -71,7 +71,7 @@ def check(output: str) -> None:
         raise MissingPart(f"not installed: {', '.join(absent)}", hint="pip install -e ., in a clone of strata")
 
 
-def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterator[Part]:
+def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterator[Component]:
     """Yield every part, found or not. `root` is where the file system starts."""
     yield _part("Python", platform.python_version(), "everything", "", base=True)
     for name, used_for in _BASE.items():
@@ -95,10 +95,10 @@ def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterato
     yield _part("terminal", terminal, "colours and progress bars", f"plain text of {terminal_width()} columns")
 
 
-def _part(name: str, detail: str | None, used_for: str, get: str, *, base: bool = False) -> Part:
+def _part(name: str, detail: str | None, used_for: str, get: str, *, base: bool = False) -> Component:
     if detail is not None:
-        return Part(name, "ok", detail, used_for, "")
-    return Part(name, "missing" if base else "optional-missing", "", used_for, get)
+        return Component(name, "ok", detail, used_for, "")
+    return Component(name, "missing" if base else "optional-missing", "", used_for, get)
 
 
 def _library(name: str) -> str | None:
@@ -111,7 +111,7 @@ def _library(name: str) -> str | None:
         return None
 
 
-def _astra_sim(environment: Mapping[str, str]) -> Part:
+def _astra_sim(environment: Mapping[str, str]) -> Component:
     from strata.simulate.astra.discover import find, is_checked
 
     name, used_for = "ASTRA-sim", "a second opinion on a step: simulate --backend astra"
@@ -119,7 +119,7 @@ def _astra_sim(environment: Mapping[str, str]) -> Part:
     try:
         binaries = asdict(find(environment))
     except StrataError as error:
-        return Part(name, "optional-missing", "", used_for, "; ".join(str(error).splitlines()))
+        return Component(name, "optional-missing", "", used_for, "; ".join(str(error).splitlines()))
     backends = [
         f"{kind}: {binary} ({'answered a known case' if is_checked(binary, environment) else 'not asked yet'})"
         for kind, binary in binaries.items()
@@ -141,7 +141,7 @@ def _first_line(path: Path) -> str | None:
         return None
 
 
-def _show(parts: list[Part]) -> Shown:
+def _show(parts: list[Component]) -> Shown:
     body = ((part.name, part.state, part.detail, part.used_for) for part in parts)
     yield rows(("part", "state", "found", "used for"), body)
     yield ""

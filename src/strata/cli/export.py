@@ -83,9 +83,9 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
 
 def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -> _Exported:
     from strata.training.export import kueue, megatron, torchrun
-    from strata.training.export.ranks import Layout
+    from strata.training.export.ranks import RankLayout
 
-    layout = Layout.of(saved)
+    layout = RankLayout.of(saved)
     if target == "megatron":
         launch = megatron.render(layout, saved.job)
     else:

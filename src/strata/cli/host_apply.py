@@ -39,12 +39,12 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
     from strata.host.apply.act import apply as take
     from strata.host.apply.act import preview
     from strata.host.apply.journal import folder_of, opened
-    from strata.host.apply.machine import Machine
+    from strata.host.apply.machine import KernelFiles
     from strata.host.apply.policy import load
     from strata.host.apply.refuse import refusals, residents
     from strata.host.signals import stoppable
 
-    steps, machine = load(policy), Machine()
+    steps, machine = load(policy), KernelFiles()
     refused = refusals(steps, residents())
     if dry_run or refused:
         outcomes = preview(steps, machine)
@@ -76,13 +76,13 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
     crash in the middle of applying or undoing. What cannot be restored stays in the journal, and exits 1.
     """
     from strata.host.apply.journal import folder_of, opened
-    from strata.host.apply.machine import Machine
+    from strata.host.apply.machine import KernelFiles
     from strata.host.apply.undo import undo as take_back
 
     with opened(folder_of(os.environ, user=os.geteuid())) as journal:
         if off and not dry_run:
             journal.off.touch()
-        changes = take_back(Machine(), journal, is_dry=dry_run)
+        changes = take_back(KernelFiles(), journal, is_dry=dry_run)
         data = {"changes": [change.to_dict() for change in changes], "is_off": journal.off.exists()}
         emit(data, output, _show_undone(changes))
         if data["is_off"]:

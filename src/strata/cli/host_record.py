@@ -16,7 +16,7 @@ from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.record.quick import Quick
-    from strata.host.record.work import Work
+    from strata.host.record.work import RecordedCommand
 
 SECONDS: Final = 10.0
 FORMATS: Final = ("json", "yaml", "table")
@@ -56,7 +56,7 @@ def record(
     strata host record -- python train.py
     strata host report strata-trace.txt.gz
     """
-    from strata.host.record.work import Work
+    from strata.host.record.work import RecordedCommand
     from strata.host.signals import stoppable
 
     if output is not None and str(output) in FORMATS:
@@ -69,7 +69,7 @@ def record(
     if pid is not None and not Path(f"/proc/{pid}").exists():
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
     # Without an end of its own a recording is short.
-    work = Work(seconds=seconds or (None if command or pid else SECONDS), command=command, pid=pid)
+    work = RecordedCommand(seconds=seconds or (None if command or pid else SECONDS), command=command, pid=pid)
     with stoppable():
         if quick:
             _quick(work, output)
@@ -81,7 +81,7 @@ def record(
         raise click.exceptions.Exit(work.exit_code)
 
 
-def _trace(work: Work, output: Path, how: str) -> None:
+def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     from strata.files import write_json
     from strata.host.record import perf, snapshot, tracefs
     from strata.host.record.sink import sink
@@ -131,7 +131,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
     click.echo(f"strata host report {output}", err=True)
 
 
-def _quick(work: Work, output: Path | None) -> None:
+def _quick(work: RecordedCommand, output: Path | None) -> None:
     from strata.files import write_json
     from strata.host.record import snapshot
     from strata.host.record.quick import compare

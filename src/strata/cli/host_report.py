@@ -77,14 +77,14 @@ def report(
     from strata.host.analysis.findings.finding import Severity
     from strata.host.analysis.kineto import read_kineto
     from strata.host.analysis.report import report_of
-    from strata.host.analysis.view import View
+    from strata.host.analysis.view import TraceView
     from strata.host.record.snapshot import machine_of
     from strata.host.trace.read import read_trace
 
     read = read_trace(trace)
     machine = machine_of(trace, is_here=here)
     offset_ns = machine.clock_offset_ns(kineto_offset)
-    view = View(
+    view = TraceView(
         read,
         critical=tuple(critical),
         cpus=machine.cpus,

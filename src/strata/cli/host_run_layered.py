@@ -151,9 +151,9 @@ def _tell(course: SchedulerRun) -> None:
 def _fall_back(steps: tuple[Step, ...]) -> None:
     from strata.host.apply.act import apply
     from strata.host.apply.journal import folder_of, opened
-    from strata.host.apply.machine import Machine
+    from strata.host.apply.machine import KernelFiles
 
     with opened(folder_of(os.environ, user=os.geteuid())) as journal:
-        outcomes = apply(steps, Machine(), journal)
+        outcomes = apply(steps, KernelFiles(), journal)
     done = sum(outcome.result == "done" for outcome in outcomes)
     click.echo(f"fallback: {done} of {len(outcomes)} steps applied; strata host undo takes them back", err=True)

@@ -14,7 +14,7 @@ from strata.decision import Trust
 from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
-    from strata.cluster.cache.capacity import Part, Summary
+    from strata.cluster.cache.capacity import DeviceCapacity, Summary
 
 _NOTE: Final = (
     "100 is one A100-80GB.  ~ a part of it is assumed, not measured.  ? of some devices it is not known."
@@ -61,7 +61,7 @@ def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str
     emit(data, output, _show(key, by(devices, lambda part: getattr(part, key)), whole))
 
 
-def _listed(devices: Sequence[Part], key: str, domain: str) -> list[dict[str, Any]]:
+def _listed(devices: Sequence[DeviceCapacity], key: str, domain: str) -> list[dict[str, Any]]:
     from strata.cluster.cache.capacity import by
 
     here = [part for part in devices if part.domain == domain]

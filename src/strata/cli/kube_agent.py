@@ -104,7 +104,7 @@ def _run(look: Collect, options: dict[str, Any]) -> None:
     import random
     from functools import partial
 
-    from strata.cluster.agent.daemon import Agent, Pace
+    from strata.cluster.agent.daemon import Agent, PublishInterval
     from strata.cluster.agent.publish import publish
     from strata.cluster.agent.run import run
     from strata.cluster.api.client import connect
@@ -112,7 +112,7 @@ def _run(look: Collect, options: dict[str, Any]) -> None:
 
     api = connect(kubeconfig=options["kubeconfig"], timeout_s=5.0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    known = Agent(Pace(heartbeat_s=options["heartbeat"]), rng=random.Random())
+    known = Agent(PublishInterval(heartbeat_s=options["heartbeat"]), rng=random.Random())
     with listen(options["host"], options["port"]) as listener:
         click.echo(f"agent answers at port {listener.getsockname()[1]}")
         run(

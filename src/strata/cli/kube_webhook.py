@@ -51,7 +51,7 @@ def _serve(options: dict[str, Any]) -> None:
     import time
     from datetime import UTC, datetime
 
-    from strata.cluster.admission.certs import Pair
+    from strata.cluster.admission.certs import CertificatePair
     from strata.cluster.admission.code import IMAGE_VOLUMES
     from strata.cluster.admission.keeper import Keeper, read_folder, server_context
     from strata.cluster.admission.review import Routed, answer
@@ -78,7 +78,7 @@ def _serve(options: dict[str, Any]) -> None:
     keeper = Keeper(api, service=options["service"], namespace=options["namespace"])
     informer = Informer(api, ClusterCache(bundled_profiles()), rng=random.Random())
 
-    def look() -> Pair:
+    def look() -> CertificatePair:
         return keeper.look(datetime.now(UTC)) if folder is None else read_folder(folder)
 
     def route(pod: Object, is_dry_run: bool) -> Routed:

@@ -15,7 +15,7 @@ from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
-    from strata.learning.checkpoint import Run
+    from strata.learning.checkpoint import TrainingRun
     from strata.learning.learner import Progress
 
 
@@ -103,7 +103,7 @@ def train(
     emit(answer, output, _show_run(run, str(file)))
 
 
-def _show_run(run: Run, file: str) -> Shown:
+def _show_run(run: TrainingRun, file: str) -> Shown:
     best = run.best_point
     yield (
         f"{run.update} updates, {run.steps:,} steps in {run.elapsed_s / 60:.1f} min on {run.device_name}; "

@@ -14,7 +14,7 @@ from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.cli.simulate_backends import Simulated
-    from strata.cli.simulate_inputs import Loaded
+    from strata.cli.simulate_inputs import LoadedPlan
     from strata.simulate.events.work import Conditions
     from strata.simulate.timeline import Timeline
 
@@ -113,7 +113,7 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
 
 
 def _conditions(
-    jobs: list[Loaded],
+    jobs: list[LoadedPlan],
     *,
     jitter: str,
     fail: tuple[str, ...],
@@ -163,7 +163,7 @@ def _write(timeline: Timeline | None, trace: Path | None, svg: Path | None, *, t
         write_svg(timeline, svg, title=title)
 
 
-def _show(jobs: list[Loaded], answer: Simulated, data: Data) -> Shown:
+def _show(jobs: list[LoadedPlan], answer: Simulated, data: Data) -> Shown:
     from strata.units import show_bytes, show_count, show_time, show_usd
 
     body = []

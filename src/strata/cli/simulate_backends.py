@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.cli.simulate_inputs import Loaded
+from strata.cli.simulate_inputs import LoadedPlan
 from strata.errors import StrataError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Simulated:
 
 
 def by_events(
-    jobs: list[Loaded], conditions: Conditions | None = None, *, seed: int = 0, steps: int = 1
+    jobs: list[LoadedPlan], conditions: Conditions | None = None, *, seed: int = 0, steps: int = 1
 ) -> Simulated:
     """Run all jobs together."""
     import numpy as np
@@ -42,7 +42,7 @@ def by_events(
     return Simulated(list(outcome.reports), outcome.timeline)
 
 
-def by_analytic(jobs: list[Loaded], *, has_timeline: bool = False) -> Simulated:
+def by_analytic(jobs: list[LoadedPlan], *, has_timeline: bool = False) -> Simulated:
     """Compute each job alone; the timeline is that of the events, which take as long where no link is shared."""
     import numpy as np
 
@@ -67,7 +67,7 @@ def by_analytic(jobs: list[Loaded], *, has_timeline: bool = False) -> Simulated:
     return Simulated(reports, Timeline(lanes, tuple(span for timeline in timelines for span in timeline.spans)))
 
 
-def by_compat(jobs: list[Loaded], links: str | None) -> Simulated:
+def by_compat(jobs: list[LoadedPlan], links: str | None) -> Simulated:
     """Compute what ASTRA-sim would say of each job, without its binary."""
     from strata.simulate.astra.lower import Aggregation
     from strata.simulate.compat.plan_step import astra_compatible_plan
@@ -81,7 +81,7 @@ def by_compat(jobs: list[Loaded], links: str | None) -> Simulated:
     return Simulated(reports, notes=tuple(notes))
 
 
-def by_astra(jobs: list[Loaded], links: str | None) -> Simulated:
+def by_astra(jobs: list[LoadedPlan], links: str | None) -> Simulated:
     """Let the user's ASTRA-sim run the one job."""
     from strata.fleet.schema import load_dynamics
     from strata.simulate.astra.discover import find
@@ -101,7 +101,7 @@ def by_astra(jobs: list[Loaded], links: str | None) -> Simulated:
     return Simulated([report], notes=(f"by ASTRA-sim, {result.backend} backend", *result.notes))
 
 
-def by_all(jobs: list[Loaded], links: str | None, folder: Path) -> list[dict[str, Any]]:
+def by_all(jobs: list[LoadedPlan], links: str | None, folder: Path) -> list[dict[str, Any]]:
     """Return a row a backend; writes them and ASTRA-sim's ranks as CSV, its files and logs beside."""
     from strata.files import write_text
     from strata.simulate.astra.discover import find
@@ -146,7 +146,7 @@ def _row(name: str, answer: Callable[[], Simulated]) -> dict[str, Any]:
         return {"backend": name, "step_time_s": None, "message": str(error)}
 
 
-def _only(jobs: list[Loaded]) -> Loaded:
+def _only(jobs: list[LoadedPlan]) -> LoadedPlan:
     if len(jobs) > 1:
         raise UsageError("ASTRA-sim runs one job at a time", hint="--backend events for several")
     return jobs[0]

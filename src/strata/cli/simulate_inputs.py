@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPlan:
     """A plan with what it was made for; `fleet` is the file (or the bundled fleet's name).
 
     notes: how fleet and job differ from what the plan was made for.
@@ -30,12 +30,12 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load(paths: tuple[Path, ...]) -> list[Loaded]:
+def load(paths: tuple[Path, ...]) -> list[LoadedPlan]:
     """Read plan files. Raises UsageError where the fleet or job is gone or no longer that of the plan."""
     from strata.simulate.analytic import StepModel
     from strata.training.plan.planfile import reload_inputs
 
-    loaded: list[Loaded] = []
+    loaded: list[LoadedPlan] = []
     for path in paths:
         saved: SavedPlan = read_plan_of(
             "TrainingPlan", path, purpose="this command simulates", hint="strata serve simulate FLEET JOB"
@@ -53,7 +53,7 @@ def load(paths: tuple[Path, ...]) -> list[Loaded]:
         known = [job.name for job in loaded]
         name = saved.name.replace("/", "-")  # a lane is named JOB/stage
         unique = next(n for n in (name, *(f"{name} {k}" for k in range(2, len(paths) + 2))) if n not in known)
-        loaded.append(Loaded(unique, saved.plan, model, source, inputs.changes))
+        loaded.append(LoadedPlan(unique, saved.plan, model, source, inputs.changes))
     return loaded
 
 
@@ -81,7 +81,7 @@ def _misfit(plan: TrainingPlan, model: StepModel) -> str:
     return ""
 
 
-def crowded(jobs: list[Loaded]) -> list[str]:
+def crowded(jobs: list[LoadedPlan]) -> list[str]:
     """Return a sentence a domain whose devices the jobs would have to share, which is not simulated."""
     notes = [f"{note}; the plan was made before" for job in jobs for note in job.notes]
     for domain in jobs[0].model.fleet.domains:

@@ -14,7 +14,7 @@ from strata.cli.output import console, emit, output_option
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
-    from strata.fleet.ledger import DeviceUse, Holder
+    from strata.fleet.ledger import DeviceUse, LedgerHolder
 
 EVERY_S: Final = 1.0
 
@@ -97,7 +97,7 @@ def _table(uses: Sequence[DeviceUse]) -> Any:
     return rows(["slice", "device", "used", "limit", "full", "cores", "pid", "command"], body, right=range(1, 7))
 
 
-def _command(holder: Holder) -> str:
+def _command(holder: LedgerHolder) -> str:
     if not holder.is_here:  # a container's, whose pid is another process here
         return ""
     try:

@@ -68,7 +68,7 @@ SLOWER: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DeviceReading:
     """A device's counters at one time; None where its tool does not tell.
 
     Counters grow until the driver restarts. throttled: reasons active now.
@@ -107,7 +107,7 @@ def of_faults(faults: Iterable[str]) -> Health:
     return Health(math.prod(weights.values()), tuple(sorted(weights, key=lambda fault: (weights[fault], fault))))
 
 
-def score(now: Reading, before: Reading | None = None) -> Health:
+def score(now: DeviceReading, before: DeviceReading | None = None) -> Health:
     """Return a device's health from its newest reading and one before.
 
     Without a reading before, only what holds now counts: nobody knows how old the counters' errors are.
@@ -127,7 +127,7 @@ def score(now: Reading, before: Reading | None = None) -> Health:
     return of_faults(fault for fault, is_so in holds.items() if is_so)
 
 
-def _since(now: Reading, before: Reading) -> dict[str, bool]:
+def _since(now: DeviceReading, before: DeviceReading) -> dict[str, bool]:
     allowed = CORRECTED_PER_HOUR * (now.at_s - before.at_s) / 3600
     holds = {
         "ecc-uncorrected": _grown(now.ecc_uncorrected, before.ecc_uncorrected) > 0,

@@ -58,7 +58,7 @@ class MemberState:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IsolationVerdict:
     """What changes now. waiting: members that should leave, worst first, for which the budget has no room."""
 
     states: Mapping[str, MemberState]
@@ -78,7 +78,7 @@ def step(
     now_s: float,
     *,
     share: float = BUDGET_SHARE,
-) -> Verdict:
+) -> IsolationVerdict:
     """Return who leaves and who returns at `now_s`, all members of the cohort at once.
 
     A member that is out and not observed stays out and counts. Members already out are never released for the
@@ -102,7 +102,7 @@ def step(
         old = after[name]
         times = 1 if now_s - old.since_s > FORGIVEN_S else old.times + 1
         after[name] = MemberState(is_isolated=True, since_s=now_s, times=times)
-    return Verdict(after, tuple(leaving), tuple(sorted(release)), tuple(bad[len(leaving) :]))
+    return IsolationVerdict(after, tuple(leaving), tuple(sorted(release)), tuple(bad[len(leaving) :]))
 
 
 def _hold_s(times: int) -> float:

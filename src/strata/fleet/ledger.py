@@ -36,7 +36,7 @@ _VENDORS: Final = ("nvidia", "ascend")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LedgerHolder:
     """A living process, and what it holds of a device. is_here: its pid is one in our pid namespace."""
 
     pid: int
@@ -59,7 +59,7 @@ class DeviceUse:
     limit_bytes: int | None
     cores_share: float | None
     used_bytes: int
-    processes: tuple[Holder, ...]
+    processes: tuple[LedgerHolder, ...]
     gone_bytes: int = 0
 
 
@@ -80,7 +80,8 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
         words = struct.unpack_from(f"<{slots}Q", data, _HELD_AT + 8 * SLOTS * number)
         held = [word & _BYTES for word in words]
         holders = [
-            Holder(owners[slot] >> 2 & 0x3FFFFF, held[slot], spaces[slot] in (0, here)) for slot in sorted(lives)
+            LedgerHolder(owners[slot] >> 2 & 0x3FFFFF, held[slot], spaces[slot] in (0, here))
+            for slot in sorted(lives)
         ]
         uses.append(
             DeviceUse(

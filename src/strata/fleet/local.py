@@ -55,7 +55,7 @@ class PciDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalTopology:
     """The CPUs of each NUMA node, and the PCI devices by address."""
 
     cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Machine:
         return next((node for node, cpus in self.cpus.items() if cpu in cpus), None)
 
 
-def probe(root: Path = Path("/sys")) -> Machine:
+def probe(root: Path = Path("/sys")) -> LocalTopology:
     """Read the machine below a sysfs root. Folders that are not there give an empty part, not an error."""
     cpus = {
         int(folder.name.removeprefix("node")): cpu_list(_text(folder / "cpulist"))
@@ -74,7 +74,7 @@ def probe(root: Path = Path("/sys")) -> Machine:
     }
     links = sorted((root / "bus/pci/devices").glob("*"))
     devices = [_device(link) for link in links if _ADDRESS.fullmatch(link.name)]
-    return Machine(dict(sorted(cpus.items())), {device.address: device for device in devices})
+    return LocalTopology(dict(sorted(cpus.items())), {device.address: device for device in devices})
 
 
 def distance(a: PciDevice, b: PciDevice) -> Distance:

@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingRun:
     """A training run as far as it is: what a checkpoint holds. `best` are the weights of the best score."""
 
     learning: LearningSettings
@@ -85,14 +85,14 @@ class Run:
         return network
 
 
-def write_checkpoint(path: Path, run: Run) -> None:
+def write_checkpoint(path: Path, run: TrainingRun) -> None:
     """Replace a checkpoint atomically. Raises UsageError where it cannot be written."""
     stream = io.BytesIO()
     torch.save({"format": FORMAT, **asdict(run)}, stream)
     write_bytes(path, stream.getvalue())
 
 
-def read_checkpoint(path: Path) -> Run:
+def read_checkpoint(path: Path) -> TrainingRun:
     """Read a checkpoint; only plain data and tensors are loaded from it.
 
     Raises UsageError for a missing file, BadFile for one that is none or was made by another version.
@@ -108,7 +108,7 @@ def read_checkpoint(path: Path) -> Run:
         scale = ppo.Scale(**content.pop("scale"))
         curve = tuple(Point(**point) for point in content.pop("curve"))
         del content["format"]
-        run = Run(learning=learning, scale=scale, curve=curve, **content)
+        run = TrainingRun(learning=learning, scale=scale, curve=curve, **content)
         run.best_point, run.network()
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         raise BadFile([Fault(str(path), "a checkpoint with parts missing, or made by another version")]) from None
@@ -132,7 +132,7 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def training_record(run: Run, *, date: str, commit: str = "", most_domains: int = 0) -> dict[str, Any]:
+def training_record(run: TrainingRun, *, date: str, commit: str = "", most_domains: int = 0) -> dict[str, Any]:
     """Return the record as plain JSON data.
 
     date: of the export, as ISO 8601; commit: of the source it was trained with, "" where not given.

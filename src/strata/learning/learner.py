@@ -19,7 +19,7 @@ import torch
 
 from strata.errors import UsageError
 from strata.learning import ppo
-from strata.learning.checkpoint import Point, Run, device_name, read_checkpoint, write_checkpoint
+from strata.learning.checkpoint import Point, TrainingRun, device_name, read_checkpoint, write_checkpoint
 from strata.learning.curriculum import (
     RECALL,
     WARM_START,
@@ -63,7 +63,7 @@ def learn(
     minutes: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     report: Report = lambda _progress: None,
-) -> Run:
+) -> TrainingRun:
     """Train, and return the run, which is also in `out`/checkpoint.pt after every evaluation.
 
     Ends after all updates, when evaluations bring nothing better, or when `minutes` have passed; a resumed run
@@ -110,7 +110,7 @@ def _warm_start(
     workers: int,
     clock: Callable[[], float],
     report: Report,
-) -> Run:
+) -> TrainingRun:
     """Return a run before its first update: the safe rule, or what imitation made of it."""
     began = clock()
     with torch.random.fork_rng(devices=[]):
@@ -130,13 +130,13 @@ def _warm_start(
     weights = _on_cpu(network.state_dict())
     elapsed_s = clock() - began
     first = Point(0, 0, elapsed_s, 0.0, score.mean_gap, score.worst_gap, score.closed, worlds=score.worlds)
-    return Run(
+    return TrainingRun(
         learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
     )
 
 
 def _round(
-    run: Run,
+    run: TrainingRun,
     network: Scorer,
     workers: ppo.WorkerGroup,
     optimizer: torch.optim.Adam,
@@ -145,7 +145,7 @@ def _round(
     deadline: float,
     clock: Callable[[], float],
     report: Report,
-) -> Run:
+) -> TrainingRun:
     """Return the run after one more round and its evaluation; a round that the deadline cuts short is lost."""
     learning, scale, steps, began = run.learning, run.scale, run.steps, clock()
     last = min(run.update + learning.updates_per_evaluation, learning.updates)
@@ -202,7 +202,7 @@ def _recall(network: Scorer, learning: LearningSettings, number: int) -> None:
 
 
 @contextmanager
-def _workers(run: Run, network: Scorer) -> Iterator[ppo.WorkerGroup]:
+def _workers(run: TrainingRun, network: Scorer) -> Iterator[ppo.WorkerGroup]:
     """Yield who plays: this process, or workers on Ray."""
     learning = run.learning
     make = partial(make_worker, learning, run.device)

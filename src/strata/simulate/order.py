@@ -7,7 +7,7 @@ from typing import NamedTuple
 from strata.simulate.timeline import SpanKind
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
 
     kind: SpanKind
@@ -15,26 +15,28 @@ class Work(NamedTuple):
     chunk: int = 0
 
 
-def in_turn(warmup: int, microbatches: int) -> list[Work]:
+def in_turn(warmup: int, microbatches: int) -> list[StageWork]:
     """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
-    forwards = [Work(SpanKind.FORWARD, m) for m in range(microbatches)]
-    backwards = [Work(SpanKind.BACKWARD, m) for m in range(microbatches)]
+    forwards = [StageWork(SpanKind.FORWARD, m) for m in range(microbatches)]
+    backwards = [StageWork(SpanKind.BACKWARD, m) for m in range(microbatches)]
     return _merge(forwards, backwards, warmup)
 
 
-def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Work]:
+def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[StageWork]:
     """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
 
     Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
     starts with 2 (S - s - 1) + (v - 1) S forwards.
     """
     groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
-    forwards = [Work(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
-    backwards = [Work(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
+    forwards = [StageWork(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
+    backwards = [
+        StageWork(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group
+    ]
     return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
 
 
-def _merge(forwards: list[Work], backwards: list[Work], warmup: int) -> list[Work]:
+def _merge(forwards: list[StageWork], backwards: list[StageWork], warmup: int) -> list[StageWork]:
     order = forwards[:warmup]
     for m, backward in enumerate(backwards):
         order += forwards[warmup + m : warmup + m + 1]

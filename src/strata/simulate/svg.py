@@ -336,21 +336,21 @@ def _fitting(text: str, room: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class KindShares:
     """Which share of the time from `start_s` until the next one begins went to which kind."""
 
     start_s: float
     shares: dict[SpanKind, float]
 
 
-def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[Mixture]:
+def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[KindShares]:
     """Group spans by their number, about `most` groups; only a longer gap than this lies between groups.
 
     Slices of equal time would beat against the rhythm of forwards and backwards. A multiple of four spans holds
     as many of the one as of the other, also where two microbatches make a rhythm.
     """
     size = 4 * math.ceil(len(spans) / most / 4)
-    grouped: list[Mixture] = []
+    grouped: list[KindShares] = []
     group: list[Span] = []
     for i, span in enumerate(spans):
         group.append(span)
@@ -363,8 +363,8 @@ def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[
                 busy[member.kind] += (
                     (member.end_s - member.start_s) / (end_s - start_s) if end_s > start_s else 0.0
                 )
-            grouped.append(Mixture(start_s, dict(busy)))
+            grouped.append(KindShares(start_s, dict(busy)))
             group = []
         if is_last:
-            grouped.append(Mixture(span.end_s, {}))
+            grouped.append(KindShares(span.end_s, {}))
     return grouped

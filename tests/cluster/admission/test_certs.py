@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from strata.cluster.admission import certs
-from strata.cluster.admission.certs import AUTHORITY_LIFE, SERVING_LIFE, SPREAD, Certificates, Pair
+from strata.cluster.admission.certs import AUTHORITY_LIFE, SERVING_LIFE, SPREAD, CertificatePair, Certificates
 from strata.cluster.admission.keeper import (
     NAME,
     SECRET_NAME,
@@ -29,7 +29,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("strata-webhook.strata-system.svc",)
 
 
-def verifies(shown: Pair, bundle: bytes, now: datetime) -> bool:
+def verifies(shown: CertificatePair, bundle: bytes, now: datetime) -> bool:
     """Whether a client that trusts `bundle` accepts a server's certificate, by the library's own path building."""
     from cryptography import x509
     from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
@@ -144,11 +144,11 @@ def test_a_new_authority_does_not_sign_before_it_was_announced():
 
 def test_a_key_of_another_certificate_is_replaced():
     made = certs.step(Certificates(), NAMES, T0)
-    mixed = Certificates(made.authorities, Pair(made.serving.cert, certs.issue_authority(T0).key))
+    mixed = Certificates(made.authorities, CertificatePair(made.serving.cert, certs.issue_authority(T0).key))
     assert certs.step(mixed, NAMES, T0).serving != mixed.serving
 
 
-@pytest.mark.parametrize("pair", [Pair(b"", b""), Pair(b"no", b"no")])
+@pytest.mark.parametrize("pair", [CertificatePair(b"", b""), CertificatePair(b"no", b"no")])
 def test_what_is_no_certificate_is_said_to_be_none(pair):
     with pytest.raises(UsageError, match="not a certificate"):
         certs.due(pair, T0)
@@ -171,7 +171,7 @@ def test_looking_again_writes_nothing():
 
 def test_two_replicas_that_start_at_once_show_the_same():
     server = Server()
-    second: list[Pair] = []
+    second: list[CertificatePair] = []
 
     def race():
         server.before_write = lambda: None
@@ -185,7 +185,7 @@ def test_two_replicas_that_start_at_once_show_the_same():
 def test_two_replicas_that_renew_at_once_show_the_same():
     server, later = Server(), T0 + SERVING_LIFE * 0.7
     old = Keeper(server).look(T0)
-    second: list[Pair] = []
+    second: list[CertificatePair] = []
 
     def race():
         server.before_write = lambda: None
@@ -236,7 +236,7 @@ def test_a_pair_loads_into_a_live_context_and_a_wrong_one_leaves_it_as_it_was(tm
     context = server_context()
     show(context, read_folder(tmp_path))
     with pytest.raises(StrataError, match="do not load"):
-        show(context, Pair(made.serving.cert, made.authorities[0].key))
+        show(context, CertificatePair(made.serving.cert, made.authorities[0].key))
     assert handshake(context, made.bundle)
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.daemon import JITTER, Agent, Pace
-from strata.cluster.agent.watch import Fault
+from strata.cluster.agent.daemon import JITTER, Agent, PublishInterval
+from strata.cluster.agent.watch import DeviceFault
 from strata.decision import Trust
 from strata.errors import StrataError
 from strata.fleet.acu import acu
@@ -22,7 +22,7 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
-PACE = Pace(heartbeat_s=30.0, gap_s=0.25, backoff_s=0.5, hold_s=600.0)
+PACE = PublishInterval(heartbeat_s=30.0, gap_s=0.25, backoff_s=0.5, hold_s=600.0)
 
 
 def device(i: int, **more: Any) -> Device:
@@ -58,7 +58,7 @@ def states(found: Fingerprint | None) -> list[tuple[str, float, tuple[str, ...]]
 
 def test_nothing_is_published_before_the_first_collection() -> None:
     made = Agent(PACE, rng=random.Random(0))
-    made.faulted(Fault(0.0, "xid-79", "GPU-0"))
+    made.faulted(DeviceFault(0.0, "xid-79", "GPU-0"))
     assert made.due_s(0.0) == math.inf
     assert made.take(1e9) is None
 
@@ -74,20 +74,20 @@ def test_a_machine_without_devices_is_published_too() -> None:
 def test_a_fault_is_due_at_once_by_the_devices_uuid_or_its_place_on_the_bus(word: str, name: str) -> None:
     made = agent(device(0), device(1))
     assert made.due_s(10.0) > 10.0
-    assert made.faulted(Fault(10.0, word, name))
+    assert made.faulted(DeviceFault(10.0, word, name))
     assert states(made.take(10.0)) == [("GPU-0", 1.0, ()), ("GPU-1", 0.0, (word,))]
 
 
 def test_a_program_that_crashed_publishes_nothing() -> None:
     made = agent(device(0))
-    assert not made.faulted(Fault(10.0, "xid-31", "GPU-0"))
+    assert not made.faulted(DeviceFault(10.0, "xid-31", "GPU-0"))
     assert made.due_s(10.0) > 10.0
 
 
 def test_a_fault_of_nobody_known_changes_nothing() -> None:
     made = agent(device(0, bus_id=""))
-    assert not made.faulted(Fault(10.0))
-    assert made.faulted(Fault(10.0, "xid-79", "GPU-9"))
+    assert not made.faulted(DeviceFault(10.0))
+    assert made.faulted(DeviceFault(10.0, "xid-79", "GPU-9"))
     assert made.due_s(10.0) > 10.0
 
 
@@ -96,7 +96,7 @@ def test_a_storm_of_xids_is_published_four_times_a_second_at_most() -> None:
     published = []
     for i in range(1000):
         now_s = 10.0 + i / 1000
-        made.faulted(Fault(now_s, f"xid-{100 + i % 50}", "GPU-0"))
+        made.faulted(DeviceFault(now_s, f"xid-{100 + i % 50}", "GPU-0"))
         if made.take(now_s) is not None:
             published.append(now_s)
             made.published(now_s)
@@ -106,8 +106,8 @@ def test_a_storm_of_xids_is_published_four_times_a_second_at_most() -> None:
 
 def test_a_fault_that_needs_a_reset_stays_and_another_is_forgiven() -> None:
     made = agent(device(0))
-    made.faulted(Fault(10.0, "xid-48", "GPU-0"))
-    made.faulted(Fault(10.0, "aer-nonfatal", "GPU-0"))
+    made.faulted(DeviceFault(10.0, "xid-48", "GPU-0"))
+    made.faulted(DeviceFault(10.0, "aer-nonfatal", "GPU-0"))
     assert states(made.now(609.0)) == [("GPU-0", 0.0, ("xid-48", "aer-nonfatal"))]
     assert states(made.now(610.0)) == [("GPU-0", 0.0, ("xid-48",))]
     assert states(made.now(1e9)) == [("GPU-0", 0.0, ("xid-48",))]
@@ -160,7 +160,7 @@ def test_an_api_server_that_is_away_is_told_the_newest_state_once() -> None:
             made.failed(float(now_s))
     # Doubled up to the heartbeat, so an hour costs about 120 attempts and not 3600.
     assert 3600 / 30 * 0.8 <= len(attempts) <= 3600 / 30 * 1.2 + 8
-    made.faulted(Fault(3610.0, "lost", "GPU-0"))
+    made.faulted(DeviceFault(3610.0, "lost", "GPU-0"))
     made.collected(seen(device(0), device(1, health=0.7)))
     assert [health for _, health, _ in states(made.take(made.due_s(3610.0)))] == [0.0, 0.7]
     made.published(3650.0)
@@ -169,7 +169,7 @@ def test_an_api_server_that_is_away_is_told_the_newest_state_once() -> None:
 
 def test_a_server_that_says_when_is_not_asked_before() -> None:
     made = agent(device(0))
-    made.faulted(Fault(10.0, "xid-79", "GPU-0"))
+    made.faulted(DeviceFault(10.0, "xid-79", "GPU-0"))
     made.take(10.0)
     made.failed(10.0, retry_after_s=7.0)
     assert made.due_s(10.0) == 17.0
@@ -177,9 +177,9 @@ def test_a_server_that_says_when_is_not_asked_before() -> None:
 
 def test_nothing_more_is_taken_while_one_is_on_its_way() -> None:
     made = agent(device(0))
-    made.faulted(Fault(10.0, "xid-79", "GPU-0"))
+    made.faulted(DeviceFault(10.0, "xid-79", "GPU-0"))
     assert made.take(10.0) is not None
-    made.faulted(Fault(10.1, "xid-48", "GPU-0"))
+    made.faulted(DeviceFault(10.1, "xid-48", "GPU-0"))
     assert made.take(11.0) is None
     made.published(11.0)
     assert states(made.take(11.25)) == [("GPU-0", 0.0, ("xid-48", "xid-79"))]
@@ -315,7 +315,7 @@ def test_whatever_happens_the_newest_state_is_published_in_the_end(events: list[
         if what == "seen":
             made.collected(seen(*(device(i) for i in sorted(value))))
         elif what == "fault":
-            made.faulted(Fault(now_s, value, "GPU-0"))
+            made.faulted(DeviceFault(now_s, value, "GPU-0"))
         elif what == "wait":
             now_s += value
         elif is_taken:

@@ -18,12 +18,12 @@ import pytest
 
 from strata.cluster.agent import run
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.daemon import Agent, Pace
+from strata.cluster.agent.daemon import Agent, PublishInterval
 from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.publish import MANAGER, publish
 from strata.cluster.agent.run import ALIVE_S, AgentRunner
 from strata.cluster.agent.sources import SPAN_S, ask_tools, run_benchmarks
-from strata.cluster.agent.watch import BusWatch, Fault
+from strata.cluster.agent.watch import BusWatch, DeviceFault
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, ObjectKind
@@ -32,7 +32,7 @@ from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 from strata.net.server import listen
 
 CARD = accelerator("H100-SXM5-80GB")
@@ -43,7 +43,7 @@ def device(i: int, **more: Any) -> Device:
     return Device(i, f"GPU-{i}", CARD.name, "NVIDIA", CARD.memory_bytes, CARD, **(told | more))
 
 
-def seen(*devices: Device, readings: Mapping[str, Reading] | None = None) -> Collected:
+def seen(*devices: Device, readings: Mapping[str, DeviceReading] | None = None) -> Collected:
     return Collected(Fingerprint("n", devices), readings or {})
 
 
@@ -82,7 +82,7 @@ class World:
         self.now_s, self.wall_s = 100.0, 1795284000.0
         self.server = Server()
         self.runner = AgentRunner(
-            Agent(Pace(), rng=random.Random(0)),
+            Agent(PublishInterval(), rng=random.Random(0)),
             publish=partial(publish, apply=self.server.apply, wall_clock=lambda: self.wall_s),
             meters=AgentMetrics(),
             clock=lambda: self.now_s,
@@ -101,7 +101,7 @@ def test_the_first_publication_makes_the_object_and_the_next_only_its_status() -
     world = World(device(0))
     assert list(world.server.objects) == ["n"]
     assert world.server.calls == 3
-    world.turn(Fault(101.0, "xid-79", "GPU-0"), after_s=1.0)
+    world.turn(DeviceFault(101.0, "xid-79", "GPU-0"), after_s=1.0)
     assert world.server.calls == 4
     assert world.server.health() == [0.0]
 
@@ -109,7 +109,7 @@ def test_the_first_publication_makes_the_object_and_the_next_only_its_status() -
 def test_a_fault_is_published_in_the_turn_that_hears_of_it_and_the_tools_are_asked() -> None:
     world = World(device(0), device(1))
     assert not world.runner.look.is_set()
-    world.turn(Fault(101.0, "aer-fatal", "0000:11:00.0"), after_s=1.0)
+    world.turn(DeviceFault(101.0, "aer-fatal", "0000:11:00.0"), after_s=1.0)
     assert world.server.health() == [1.0, 0.0]
     assert world.runner.look.is_set()
     assert "strata_agent_fault_published_seconds_sum 0.0" in world.runner.meters.render()
@@ -174,7 +174,7 @@ def test_what_a_benchmark_found_is_told_and_what_cannot_be_is_not() -> None:
 
 def test_prometheus_is_told_of_each_device() -> None:
     world = World(device(0, temperature_c=61.0, power_w=300.0))
-    world.turn(Fault(100.0, "xid-31", "GPU-0"), Fault(100.0, "xid-79", "GPU-0"), after_s=1.0)
+    world.turn(DeviceFault(100.0, "xid-31", "GPU-0"), DeviceFault(100.0, "xid-79", "GPU-0"), after_s=1.0)
     page = world.runner.meters.render()
     labels = f'device="GPU-0",index="0",model="{CARD.name}",vendor="NVIDIA"'
     for expected in (
@@ -242,7 +242,7 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
     runner.start(ask)
     assert told.get(timeout=10.0).devices[0].health == 1.0
     assert hangs.wait(10.0)
-    runner.put(Fault(runner.clock(), "xid-79", "GPU-0"))
+    runner.put(DeviceFault(runner.clock(), "xid-79", "GPU-0"))
     assert told.get(timeout=10.0).devices[0].faults == ("xid-79",)
     answers.set()
     runner.stop()
@@ -252,13 +252,13 @@ def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
     now_s, before = 0.0, list[float | None]()
     stopped = threading.Event()
 
-    def collect(at_s: float, past: Mapping[str, Reading] | None) -> Collected:
+    def collect(at_s: float, past: Mapping[str, DeviceReading] | None) -> Collected:
         nonlocal now_s
         before.append(None if past is None else past["GPU-0"].at_s)
         now_s += 60.0
         if len(before) == 9:
             stopped.set()
-        return seen(device(0), readings={"GPU-0": Reading(at_s)})
+        return seen(device(0), readings={"GPU-0": DeviceReading(at_s)})
 
     told: list[Collected] = []
     meters = AgentMetrics()
@@ -361,7 +361,7 @@ def test_the_live_agent_publishes_a_bus_error_and_stops_at_sigterm(
 
     poll = BusWatch.poll
 
-    def break_it(watch: BusWatch, now_s: float) -> list[Fault]:
+    def break_it(watch: BusWatch, now_s: float) -> list[DeviceFault]:
         if watch.addresses:  # its counters were read
             (folder / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 1\n")
         return poll(watch, now_s)

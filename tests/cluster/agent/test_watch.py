@@ -17,7 +17,7 @@ import pytest
 
 from strata.cluster.agent import watch, xid
 from strata.cluster.agent.sources import listen_for_xids, watch_errors, watch_presence
-from strata.cluster.agent.watch import LOOKS, BusWatch, Fault, Presence
+from strata.cluster.agent.watch import LOOKS, BusWatch, DeviceFault, Presence
 
 CARD = "0000:3b:00.0"
 
@@ -66,7 +66,7 @@ def test_an_error_is_told_once(tmp_path: Path, watching: Callable[..., BusWatch]
     folder = add_card(tmp_path)
     watch = watching(tmp_path)
     (folder / f"aer_dev_{kind}").write_text(text)
-    assert watch.poll(5.0) == [Fault(5.0, f"aer-{kind}", CARD)]
+    assert watch.poll(5.0) == [DeviceFault(5.0, f"aer-{kind}", CARD)]
     assert watch.poll(6.0) == []
 
 
@@ -105,7 +105,7 @@ def test_a_card_that_answers_with_all_ones_has_dropped_off(
     watch = seeing(tmp_path)
     (folder / "config").write_bytes(b"\xff\xff\xff\xff")
     told = [watch.poll(float(i)) for i in range(1, 6)]
-    assert told == [[]] * (LOOKS - 1) + [[Fault(float(LOOKS), "lost", CARD)]] + [[]] * (5 - LOOKS)
+    assert told == [[]] * (LOOKS - 1) + [[DeviceFault(float(LOOKS), "lost", CARD)]] + [[]] * (5 - LOOKS)
 
 
 def test_a_card_that_is_reset_is_not_lost(tmp_path: Path, seeing: Callable[..., Presence]) -> None:
@@ -149,7 +149,7 @@ def test_an_error_that_only_the_root_port_counts_is_its_only_cards(
     watch = watching(tmp_path)
     assert watch.poll(1.0) == []
     count.write_text("6\n")
-    assert watch.poll(2.0) == [Fault(2.0, "aer-fatal", CARD)]
+    assert watch.poll(2.0) == [DeviceFault(2.0, "aer-fatal", CARD)]
     assert watch.poll(3.0) == []
 
 
@@ -158,7 +158,7 @@ def test_of_two_cards_below_a_root_port_none_is_blamed(tmp_path: Path, watching:
     count = add_below_port(tmp_path, CARD, other)
     watch = watching(tmp_path, CARD, other)
     count.write_text("6\n")
-    assert watch.poll(2.0) == [Fault(2.0, "aer-fatal", "")]
+    assert watch.poll(2.0) == [DeviceFault(2.0, "aer-fatal", "")]
     count.write_text("none\n")
     assert watch.poll(3.0) == []
 
@@ -193,7 +193,10 @@ def test_the_kernels_trace_tells_of_errors_that_were_not_corrected(traced: tuple
     assert (started.instance / watch.EVENT).read_text() == "1"
     assert started.read(0.0) == []
     os.write(writer, line(CARD, CORRECTED) + line(CARD, FATAL) + line("0000:00:1c.0", NONFATAL))
-    assert started.read(1.0) == [Fault(1.0, "aer-fatal", CARD), Fault(1.0, "aer-nonfatal", "0000:00:1c.0")]
+    assert started.read(1.0) == [
+        DeviceFault(1.0, "aer-fatal", CARD),
+        DeviceFault(1.0, "aer-nonfatal", "0000:00:1c.0"),
+    ]
     started.close()
 
 
@@ -203,7 +206,7 @@ def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[watch.AerTrace, in
     os.write(writer, whole[:60])
     assert started.read(1.0) == []
     os.write(writer, whole[60:])
-    assert started.read(2.0) == [Fault(2.0, "aer-fatal", CARD)]
+    assert started.read(2.0) == [DeviceFault(2.0, "aer-fatal", CARD)]
     started.close()
 
 
@@ -214,9 +217,9 @@ def test_without_tracefs_or_rights_there_is_no_trace(tmp_path: Path) -> None:
 def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[watch.AerTrace, int]) -> None:
     started, writer = traced
     folder = add_card(tmp_path)
-    stopped, told = threading.Event(), list[Fault]()
+    stopped, told = threading.Event(), list[DeviceFault]()
 
-    def put(fault: Fault) -> None:
+    def put(fault: DeviceFault) -> None:
         told.append(fault)
         if len(told) == 1:
             (folder / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 1\n")
@@ -232,7 +235,7 @@ def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[
         root=tmp_path,
         poll_s=0.001,
     )
-    assert told == [Fault(7.0, "aer-nonfatal", CARD), Fault(7.0, "aer-fatal", CARD)]
+    assert told == [DeviceFault(7.0, "aer-nonfatal", CARD), DeviceFault(7.0, "aer-fatal", CARD)]
     started.close()
 
 
@@ -244,7 +247,7 @@ class NVMLError(Exception):
 
 def test_a_card_that_drops_off_is_told_whatever_vendor_made_it(tmp_path: Path) -> None:
     folder = add_card(tmp_path)
-    stopped, told = threading.Event(), list[Fault]()
+    stopped, told = threading.Event(), list[DeviceFault]()
     looks = iter(range(1000))
 
     def addresses() -> tuple[str, ...]:
@@ -252,12 +255,12 @@ def test_a_card_that_drops_off_is_told_whatever_vendor_made_it(tmp_path: Path) -
             (folder / "config").write_bytes(b"\xff\xff")
         return (CARD,)
 
-    def put(fault: Fault) -> None:
+    def put(fault: DeviceFault) -> None:
         told.append(fault)
         stopped.set()
 
     watch_presence(addresses, put, stopped=stopped, clock=lambda: 7.0, root=tmp_path, poll_s=0.001)
-    assert told == [Fault(7.0, "lost", CARD)]
+    assert told == [DeviceFault(7.0, "lost", CARD)]
 
 
 @dataclass
@@ -305,7 +308,7 @@ def test_an_xid_is_told_of_the_card_it_befell() -> None:
     watch = xid.XidWatch(library)
     assert library.registered == [(b"card-0", 8), (b"card-1", 8)]
     told = [watch.wait(1.0, clock=lambda: 3.0) for _ in range(3)]
-    assert told == [Fault(3.0, "xid-79", "GPU-1"), None, Fault(3.0, "xid-48", "")]
+    assert told == [DeviceFault(3.0, "xid-79", "GPU-1"), None, DeviceFault(3.0, "xid-48", "")]
     assert not watch.is_broken
 
 
@@ -325,17 +328,17 @@ def test_without_a_driver_or_a_card_with_events_there_is_no_watch(num_cards: int
 
 def test_a_driver_that_goes_is_looked_at_and_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.cluster.agent.sources.REST_S", 0.001)
-    stopped, told = threading.Event(), list[Fault]()
+    stopped, told = threading.Event(), list[DeviceFault]()
     first = FakeEvents([NVMLError(xid.TIMEOUT), NVMLError(15)])
     loads: list[Any] = [None, first, None, FakeEvents([(0, 63), NVMLError(15)])]
 
-    def put(fault: Fault) -> None:
+    def put(fault: DeviceFault) -> None:
         told.append(fault)
         if fault.word:
             stopped.set()
 
     listen_for_xids(lambda: loads.pop(0), put, stopped=stopped, clock=lambda: 1.0, retry_s=0.001)
-    assert told == [Fault(1.0), Fault(1.0, "xid-63", "GPU-0")]
+    assert told == [DeviceFault(1.0), DeviceFault(1.0, "xid-63", "GPU-0")]
     assert first.num_sets == 0
 
 

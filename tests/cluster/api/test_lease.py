@@ -17,16 +17,16 @@ from strata.cluster.api.lease import (
     DURATION_S,
     RENEW_S,
     RETRY_S,
-    Candidate,
     Elector,
-    State,
+    LeaseCandidate,
+    LeaseState,
     released,
     step,
     won,
 )
 from tests.support.laws import examples
 
-ME, YOU = Candidate("strata", "ai", "me"), Candidate("strata", "ai", "you")
+ME, YOU = LeaseCandidate("strata", "ai", "me"), LeaseCandidate("strata", "ai", "you")
 WALL = "2026-11-21T19:36:00.000000Z"
 
 
@@ -43,7 +43,7 @@ def ask(found, state, now_s):
 
 
 def test_a_lease_that_is_not_there_is_created():
-    _, wanted = ask(None, State(), 0.0)
+    _, wanted = ask(None, LeaseState(), 0.0)
     assert wanted["metadata"] == {"name": "strata", "namespace": "ai"}
     assert wanted["spec"] == {
         "holderIdentity": "me",
@@ -55,7 +55,7 @@ def test_a_lease_that_is_not_there_is_created():
 
 
 def test_a_held_lease_is_waited_for_by_the_own_clock_whatever_times_it_names():
-    state, wanted = ask(lease("you"), State(), 1000.0)
+    state, wanted = ask(lease("you"), LeaseState(), 1000.0)
     assert wanted is None
     state, wanted = ask(lease("you"), state, 1000.0 + DURATION_S - 0.01)
     assert wanted is None
@@ -67,7 +67,7 @@ def test_a_held_lease_is_waited_for_by_the_own_clock_whatever_times_it_names():
 
 
 def test_every_renewal_by_another_starts_the_wait_anew():
-    state, _ = ask(lease("you", "7"), State(), 0.0)
+    state, _ = ask(lease("you", "7"), LeaseState(), 0.0)
     state, _ = ask(lease("you", "8"), state, 14.0)
     assert ask(lease("you", "8"), state, 28.9)[1] is None
     assert ask(lease("you", "8"), state, 29.0)[1] is not None
@@ -75,7 +75,7 @@ def test_every_renewal_by_another_starts_the_wait_anew():
 
 def test_a_lease_given_back_is_taken_at_once():
     given_back = released(lease("you"), YOU, wall=WALL)
-    assert ask(given_back, State(), 0.0)[1]["spec"]["leaseDurationSeconds"] == DURATION_S
+    assert ask(given_back, LeaseState(), 0.0)[1]["spec"]["leaseDurationSeconds"] == DURATION_S
 
 
 def test_nobody_gives_back_another_s_lease():
@@ -83,7 +83,7 @@ def test_nobody_gives_back_another_s_lease():
 
 
 def test_the_own_lease_is_renewed_as_the_same_term():
-    state, wanted = ask(lease("me"), State("6", 0.0, 100.0), 5.0)
+    state, wanted = ask(lease("me"), LeaseState("6", 0.0, 100.0), 5.0)
     assert wanted["spec"]["leaseTransitions"] == 3
     assert wanted["spec"]["acquireTime"].startswith("1999")
     assert wanted["spec"]["renewTime"] == WALL
@@ -91,7 +91,7 @@ def test_the_own_lease_is_renewed_as_the_same_term():
 
 
 def test_the_lease_in_another_s_hand_ends_the_belief_at_once():
-    state, wanted = ask(lease("you", "8"), State("7", 0.0, 100.0), 5.0)
+    state, wanted = ask(lease("you", "8"), LeaseState("7", 0.0, 100.0), 5.0)
     assert wanted is None
     assert not state.leads(5.0)
 
@@ -166,7 +166,7 @@ class World:
         return self.is_troubled and self.rng.random() < 0.15
 
     def candidate(self, who, clock):
-        me, state = Candidate("strata", "ai", who), State()
+        me, state = LeaseCandidate("strata", "ai", who), LeaseState()
         while True:
             asked_s = clock()
             yield self.delay()

@@ -9,7 +9,7 @@ import pytest
 
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import POD
-from strata.cluster.api.watch import ABSENT_S, LONGEST_S, Change, Listed, Watcher, follow
+from strata.cluster.api.watch import ABSENT_S, LONGEST_S, Listed, Watcher, WatchEvent, follow
 from tests.support.real_processes import until
 
 
@@ -193,4 +193,4 @@ def test_a_watcher_whose_reader_breaks_says_so(caplog):
 def test_news_name_their_kind():
     server = Server(([], "5"), [("ADDED", pod("a", 6))])
     news = list(follow(server, POD, clock=lambda: 0.0, pause=server.pause, rng=random.Random(1)))
-    assert news == [Listed(POD, ()), Change(POD, "ADDED", pod("a", 6))]
+    assert news == [Listed(POD, ()), WatchEvent(POD, "ADDED", pod("a", 6))]

@@ -12,7 +12,7 @@ from strata.cluster.api import jobs, kinds
 from strata.cluster.api.applier import Applier
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import ObjectKind, meta
-from strata.cluster.api.watch import Change, Listed
+from strata.cluster.api.watch import Listed, WatchEvent
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.healing import HealingPolicy
@@ -39,7 +39,7 @@ class Server:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Any] = {}
-        self.news: dict[ObjectKind, list[Change]] = {}
+        self.news: dict[ObjectKind, list[WatchEvent]] = {}
         self.trouble: list[str] = []
         self.events: list[Any] = []
         self._versions = itertools.count(1)
@@ -47,12 +47,12 @@ class Server:
     def put(self, kind: ObjectKind, obj: Any) -> Any:
         obj = merged(obj, {"metadata": {"resourceVersion": str(next(self._versions))}})
         self.objects[kind.kind, meta(obj)["name"]] = obj
-        self.news.setdefault(kind, []).append(Change(kind, "MODIFIED", obj))
+        self.news.setdefault(kind, []).append(WatchEvent(kind, "MODIFIED", obj))
         return obj
 
     def remove(self, kind: ObjectKind, name: str) -> None:
         if obj := self.objects.pop((kind.kind, name), None):
-            self.news.setdefault(kind, []).append(Change(kind, "DELETED", obj))
+            self.news.setdefault(kind, []).append(WatchEvent(kind, "DELETED", obj))
 
     def patch(self, kind: ObjectKind, name: str, namespace: str = "", **said: Any) -> Any:
         trouble = self.trouble.pop() if self.trouble else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strata.cluster.api.actions import Apply, Event, Patch
-from strata.cluster.controller.healing import Healing, HealingPolicy, View, heal
+from strata.cluster.controller.healing import Healing, HealingPolicy, HealingView, heal
 from strata.cluster.controller.isolation_state import (
     UNHEALTHY,
     IsolationState,
@@ -68,7 +68,9 @@ class World:
         for name in self.prints:
             if name not in self.is_silent:
                 self.received_s[name] = now_s
-        view = View(self.nodes, self.compute_nodes, self.prints, self.received_s, self.placements, self.sub_health)
+        view = HealingView(
+            self.nodes, self.compute_nodes, self.prints, self.received_s, self.placements, self.sub_health
+        )
         return heal(view, self.states, now_s, policy=self.policy)
 
     def step(self, now_s: float) -> Healing:

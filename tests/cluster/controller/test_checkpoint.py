@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.cluster.controller.checkpoint import Search, newest_of
+from strata.cluster.controller.checkpoint import CheckpointSearch, newest_of
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
 from strata.cluster.controller.checkpoint_layouts import GRACE_S, FileSeen
 from tests.support.laws import examples
@@ -89,7 +89,7 @@ WRITERS: dict[str, Any] = {
 }
 
 
-def search(root: Path, folder: str = "") -> Search:
+def search(root: Path, folder: str = "") -> CheckpointSearch:
     return newest_complete(root, folder, now_s=NOW)
 
 
@@ -289,7 +289,7 @@ def test_the_folder_itself_may_be_the_checkpoint(tmp_path: Path) -> None:
 
 def test_nothing_there_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, {"notes.txt": "hello"})
-    assert search(tmp_path) == Search(None, ())
+    assert search(tmp_path) == CheckpointSearch(None, ())
     assert [str(reason) for reason in search(tmp_path, "absent").passed] == ["absent: there is no such folder"]
 
 
@@ -311,7 +311,7 @@ def test_a_folder_may_be_named_by_its_whole_path(tmp_path: Path) -> None:
     write(tmp_path, {f"job/{name}": data for name, data in dcp(3).items()})
     folder = str(tmp_path / "job")
     assert path_of(folder, search(tmp_path, folder)) == f"{folder}/step-3"
-    assert path_of(folder, Search(None)) == ""
+    assert path_of(folder, CheckpointSearch(None)) == ""
 
 
 @pytest.mark.parametrize("name", ["a\nb_step-9", "$(SECRET)_step-9"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strata.cluster.api import placement_annotation as placing
 from strata.cluster.api.annotations import read_claim
-from strata.cluster.extender.verdict import ANYWHERE, Judge, Verdict, judge, points, sort_nodes
+from strata.cluster.extender.verdict import ANYWHERE, Judge, NodeVerdicts, judge, points, sort_nodes
 from strata.cluster.extender.wire import (
     MOST,
     decode,
@@ -188,7 +188,7 @@ def test_points_are_in_the_order_of_the_routers_scores(seed, devices):
 def test_the_best_alone_has_most_points_however_close_the_others_are(scores, most):
     names = [f"n{i}" for i in range(len(scores))]
     number = {name: i for i, name in enumerate(names)}
-    verdict = Verdict(np.zeros(len(names) + 1, dtype=int), np.array([*scores, 0.0]), number)
+    verdict = NodeVerdicts(np.zeros(len(names) + 1, dtype=int), np.array([*scores, 0.0]), number)
     found = points(verdict, names, most=most)
     rounded = np.round(scores, 9).tolist()
     assert [value == most for value in found] == [one == max(rounded) for one in rounded]

@@ -12,7 +12,7 @@ import pytest
 from strata.cluster.api.client import connect
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
-from strata.cluster.api.watch import Change, Listed, Watcher, follow
+from strata.cluster.api.watch import Listed, Watcher, WatchEvent, follow
 from tests.support.real_processes import until
 
 CONFIG_MAP = ObjectKind("", "v1", "ConfigMap", "configmaps")
@@ -132,7 +132,7 @@ class Heard:
 
 
 def is_change(type_, name):
-    return lambda news: isinstance(news, Change) and (news.type, name_of(news.obj)) == (type_, name)
+    return lambda news: isinstance(news, WatchEvent) and (news.type, name_of(news.obj)) == (type_, name)
 
 
 @pytest.fixture

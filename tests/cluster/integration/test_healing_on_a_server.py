@@ -14,7 +14,7 @@ from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta, moment
-from strata.cluster.controller.healing import HealingPolicy, View, heal
+from strata.cluster.controller.healing import HealingPolicy, HealingView, heal
 from strata.cluster.controller.isolation_state import STANDING, UNHEALTHY, node_ref, states_of
 from strata.fleet.isolation import HOLD_S
 from tests.cluster.builders import node
@@ -48,7 +48,7 @@ class World:
     def look(self, node=None):
         own = self.api.get(COMPUTE_NODE, self.name)
         prints, received = {self.name: fingerprint_of(own)}, {self.name: self.now_s}
-        view = View({self.name: node or self.node()}, {self.name: own}, prints, received)
+        view = HealingView({self.name: node or self.node()}, {self.name: own}, prints, received)
         return heal(view, self.states, self.now_s, policy=HealingPolicy())
 
     def step(self, now_s):

@@ -8,7 +8,7 @@ import pytest
 
 from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.read import read_trace
 from tests import SHARED
 from tests.evaluation.fault_injection.host_oracle import accounts_of
@@ -18,7 +18,7 @@ SAMPLES = SHARED / "data" / "host_samples"
 
 
 def both(trace: Path) -> tuple[object, object]:
-    return accounts_of(report_of(View(read_trace(trace))).to_dict()), accounts_of(trace)
+    return accounts_of(report_of(TraceView(read_trace(trace))).to_dict()), accounts_of(trace)
 
 
 @pytest.mark.parametrize("fault", list(InjectedFault))

@@ -14,13 +14,13 @@ from strata.evaluation.fault_injection.scenarios import LENGTH_NS, InjectedFault
 from strata.evaluation.fault_injection.score import TRAINER, Trial, TrialOutcome, outcome_of, score
 from strata.evaluation.fault_injection.trials import TRIES, live, live_trial, simulated
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.events import EventKind
 from tests.host.traces import IDLE, Text, read
 
 
-def seen(folder, raw: bytes) -> View:
-    return View(read(raw, folder), critical=(TRAINER,))
+def seen(folder, raw: bytes) -> TraceView:
+    return TraceView(read(raw, folder), critical=(TRAINER,))
 
 
 def hogs(num_cpus: int, *pins: int | None) -> bytes:
@@ -31,7 +31,7 @@ def hogs(num_cpus: int, *pins: int | None) -> bytes:
     return kernel.run(300_000_000)
 
 
-def share(view: View, name: str) -> float:
+def share(view: TraceView, name: str) -> float:
     (task,) = [task for task in range(len(view.tasks)) if view.name(task) == name]
     return float(view.ran_ns[task]) / view.wall_ns
 

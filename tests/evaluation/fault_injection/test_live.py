@@ -18,8 +18,8 @@ from strata.evaluation.fault_injection.scenarios import InjectedFault
 from strata.evaluation.fault_injection.score import DiagnosisScore, Trial
 from strata.evaluation.fault_injection.trials import live
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
-from strata.host.record.work import Work
+from strata.host.analysis.view import TraceView
+from strata.host.record.work import RecordedCommand
 from strata.host.trace.read import read_trace
 from tests.evaluation.fault_injection.host_oracle import accounts_of
 
@@ -62,7 +62,7 @@ def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does
     trace = trials[1] / f"{fault}-0.txt"
     if not trace.exists():
         pytest.skip(f"{fault}: {trials[0].skipped[fault]}")
-    report = report_of(View(read_trace(trace))).to_dict()
+    report = report_of(TraceView(read_trace(trace))).to_dict()
     assert report["lost"] == 0
     assert accounts_of(report) == accounts_of(trace)
 
@@ -86,13 +86,16 @@ def test_waits_are_as_long_as_the_kernel_counts_them(tmp_path):
     answer, trace = tmp_path / "answer", tmp_path / "trace.txt"
     hogs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(3)]
     try:
-        record(Work(seconds=30, command=[sys.executable, "-S", "-c", says.format(answer=str(answer))]), trace)
+        record(
+            RecordedCommand(seconds=30, command=[sys.executable, "-S", "-c", says.format(answer=str(answer))]),
+            trace,
+        )
     finally:
         for hog in hogs:
             hog.kill()
             hog.wait()
     tid, moments = json.loads(answer.read_text())
-    view = View(read_trace(trace))
+    view = TraceView(read_trace(trace))
     (task,) = np.flatnonzero(view.tasks.tid == tid)
     of_it = view.waits_by(int(task))
     start_ns, end_ns = view.delays.start_ns[of_it], view.delays.end_ns[of_it]

@@ -23,7 +23,7 @@ from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.findings.finding import Finding, Severity, predicted_gain, without
 from strata.host.apply.act import apply
 from strata.host.apply.journal import opened
-from strata.host.apply.machine import Machine
+from strata.host.apply.machine import KernelFiles
 from strata.host.apply.policy import load
 from strata.host.apply.undo import undo
 from strata.host.machine.cpus import Cpu, Cpus
@@ -108,9 +108,9 @@ def test_a_threads_scheduling_policy_comes_and_goes_on_this_kernel(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         step = Step("scheduler", f"/proc/{child.pid}/task/{child.pid}", "BATCH 0", "", "rest")
         with opened(tmp_path) as journal:
-            apply([step], Machine(), journal)
+            apply([step], KernelFiles(), journal)
             assert os.sched_getscheduler(child.pid) == os.SCHED_BATCH
-            undo(Machine(), journal)
+            undo(KernelFiles(), journal)
         assert os.sched_getscheduler(child.pid) == os.SCHED_OTHER
 
 

@@ -14,7 +14,7 @@ from strata.fleet.discovery import nvidia_smi, tools
 from strata.fleet.discovery.collect import Collected, Run, collect
 from strata.fleet.discovery.observation import Found
 from strata.fleet.fingerprint import LINK_BYTES_PER_S, Device
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 from tests.fleet.discovery.tool_outputs import sample
 
 QUERY = " ".join(nvidia_smi.COMMAND)
@@ -185,8 +185,8 @@ def test_a_tools_own_word_and_ours_do_not_add_up(tmp_path: Path) -> None:
     assert (warned.health, warned.faults) == (0.5, ("npu-warning", "hot"))
 
 
-@pytest.mark.parametrize("before", [None, {"node-1/huawei-0000:c1:00.0": Reading(0.0, temperature_c=20.0)}])
-def test_readings_come_back_for_every_device(tmp_path: Path, before: dict[str, Reading] | None) -> None:
+@pytest.mark.parametrize("before", [None, {"node-1/huawei-0000:c1:00.0": DeviceReading(0.0, temperature_c=20.0)}])
+def test_readings_come_back_for_every_device(tmp_path: Path, before: dict[str, DeviceReading] | None) -> None:
     result = collected(tmp_path, {"npu-smi info": sample("npu_smi_24.1.rc1.txt")}, before=before)
     assert set(result.readings) == {one.uuid for one in result.fingerprint.devices}
     assert result.readings["node-1/huawei-0000:c1:00.0"].temperature_c == 43.0

@@ -15,7 +15,7 @@ from strata.cli.main import cli, run
 from strata.errors import UsageError
 from strata.host.analysis.findings import gpu_idle
 from strata.host.analysis.kineto import read_kineto
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from tests.host.traces import IDLE, Text
 
 T, HOG = ("python3", 11), ("hog", 12)
@@ -53,9 +53,9 @@ def profile(folder: Path, *, base_ns: int = 0, tid: Any = 11, pid: int = 7, **mo
     return file
 
 
-def view(folder: Path, kineto: Path) -> View:
+def view(folder: Path, kineto: Path) -> TraceView:
     trace = scheduler().trace(folder)
-    return View(trace, accelerator=read_kineto([kineto], trace))
+    return TraceView(trace, accelerator=read_kineto([kineto], trace))
 
 
 def test_idle_time_of_the_accelerator_is_split_by_what_its_launcher_did(tmp_path):
@@ -99,7 +99,7 @@ def test_clocks_that_differ_by_a_known_offset_are_joined(tmp_path):
     trace = scheduler().trace(tmp_path)
     kineto = profile(tmp_path, base_ns=1_790_857_026 * 10**9)
     accelerator = read_kineto([kineto], trace, offset_ns=1_790_857_026 * 10**9)
-    found = gpu_idle.idleness(View(trace, accelerator=accelerator))
+    found = gpu_idle.idleness(TraceView(trace, accelerator=accelerator))
     assert found is not None
     assert found.waited_ms == pytest.approx(36)
     arguments = ["host", "report", str(tmp_path / "trace.txt"), "--kineto", str(kineto)]
@@ -109,7 +109,7 @@ def test_clocks_that_differ_by_a_known_offset_are_joined(tmp_path):
 
 def test_launches_of_a_thread_that_did_not_run_then_make_it_less_sure(tmp_path):
     trace = scheduler().trace(tmp_path)
-    shifted = View(trace, accelerator=read_kineto([profile(tmp_path)], trace, offset_ns=-3_000_000))
+    shifted = TraceView(trace, accelerator=read_kineto([profile(tmp_path)], trace, offset_ns=-3_000_000))
     (finding,) = gpu_idle.find(shifted)
     assert finding.confidence < 0.2
 
@@ -196,7 +196,7 @@ def test_each_gap_is_laid_to_who_launched_the_kernel_after_it(tmp_path, seed):
     text, files, truth = counted(seed, tmp_path)
     trace = text.trace(tmp_path)
     gpu = read_kineto(files, trace, offset_ns=1_790_857_026 * 10**9)
-    found = gpu_idle.idleness(View(trace, accelerator=gpu))
+    found = gpu_idle.idleness(TraceView(trace, accelerator=gpu))
     assert found is not None
     assert (found.idle_ms, found.waited_ms, found.ran_ms) == pytest.approx(
         (truth["idle"], truth["waited"], truth["ran"]), abs=1e-9
@@ -208,7 +208,7 @@ def test_a_rank_s_share_is_of_its_own_accelerator_s_idle_time(tmp_path):
     for rank, tid in enumerate((11, 31)):
         (tmp_path / str(rank)).mkdir()
         files.append(profile(tmp_path / str(rank), tid=tid))
-    (finding,) = gpu_idle.find(View(trace, accelerator=read_kineto(files, trace)))
+    (finding,) = gpu_idle.find(TraceView(trace, accelerator=read_kineto(files, trace)))
     assert finding.tid == 11
     assert "50% of the accelerator's idle time" in str(finding.reason)
 

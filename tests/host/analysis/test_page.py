@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from strata.host.analysis.kineto import Accelerator
+from strata.host.analysis.kineto import AcceleratorActivity
 from strata.host.analysis.page import COLUMNS, page
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from tests.host.traces import IDLE, Text
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
@@ -45,7 +45,7 @@ def quiet(*, steps=50, wait_ms=0.0, rival=IDLE):
 
 
 def drawn(text, folder, **more):
-    return page(report_of(View(text.trace(folder), **more)), title="trace.txt")
+    return page(report_of(TraceView(text.trace(folder), **more)), title="trace.txt")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -85,11 +85,11 @@ def test_a_quiet_trace_has_a_page_too(tmp_path):
 
 
 def test_with_a_profiler_s_trace_the_accelerator_has_a_lane(tmp_path):
-    times = View(quiet().trace(tmp_path)).trace.events.time_ns[:4]
+    times = TraceView(quiet().trace(tmp_path)).trace.events.time_ns[:4]
     shown = drawn(
         quiet(),
         tmp_path,
-        accelerator=Accelerator(
+        accelerator=AcceleratorActivity(
             times[::2],
             times[1::2] - times[::2],
             times[:0],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.host.analysis.run_queue_delays import Cause, switch_outs
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.events import EventKind, TaskState, Trace
 from strata.host.trace.read import read_trace
 from tests import SHARED
@@ -22,16 +22,16 @@ SAMPLE = SHARED / "data" / "host_samples" / "perf_script_sched.txt"
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
 
 
-def view(text: Text, folder: Path) -> View:
-    return View(text.trace(folder))
+def view(text: Text, folder: Path) -> TraceView:
+    return TraceView(text.trace(folder))
 
 
-def task(of: View, name: str) -> int:
+def task(of: TraceView, name: str) -> int:
     (found,) = [i for i in range(len(of.tasks)) if of.name(i) == name]
     return found
 
 
-def waits(of: View, name: str) -> list[tuple[str, float, float]]:
+def waits(of: TraceView, name: str) -> list[tuple[str, float, float]]:
     mine = of.waits_by(task(of, name))
     return [
         (Cause(of.delays.cause[i]).name.lower(), of.delays.start_ns[i] / 1e6, of.delays.length_ns[i] / 1e6)
@@ -225,7 +225,7 @@ def schedules(draw: st.DrawFn) -> Text:
 @given(schedules())
 def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_them(text):
     with TemporaryDirectory() as folder:
-        of = View(text.trace(Path(folder)))
+        of = TraceView(text.trace(Path(folder)))
     found: dict[int, list[int]] = {}
     for i in np.flatnonzero(of.delays.is_over):
         found.setdefault(int(of.tasks.tid[of.delays.task[i]]), []).append(int(of.delays.length_ns[i]))
@@ -240,10 +240,10 @@ def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_th
     assert np.all(of.ran_ns + of.waited_ns <= of.wall_ns)
 
 
-def sample() -> View:
+def sample() -> TraceView:
     if not SAMPLE.exists():
         pytest.skip("needs ../shared/data/host_samples/perf_script_sched.txt")
-    return View(read_trace(SAMPLE))
+    return TraceView(read_trace(SAMPLE))
 
 
 def test_in_the_sample_trace_blame_sums_to_every_thread_s_waits():

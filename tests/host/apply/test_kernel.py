@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.errors import StrataError
 from strata.host.apply.journal import Journal
-from strata.host.apply.machine import Machine, ThreadGone
+from strata.host.apply.machine import KernelFiles, ThreadGone
 from strata.host.apply.refuse import residents
 from strata.host.machine.cpus import show
 from strata.host.policy.step import Step
@@ -46,11 +46,11 @@ def real_steps(pid, **more):
 def test_nice_and_affinity_of_a_real_thread_come_and_go(tmp_path, sleeper):
     everywhere = os.sched_getaffinity(sleeper)
     steps = real_steps(sleeper, start_ticks=ticks(sleeper))
-    applied(tmp_path, Machine(), steps)
+    applied(tmp_path, KernelFiles(), steps)
     assert os.getpriority(os.PRIO_PROCESS, sleeper) == 7
     assert os.sched_getaffinity(sleeper) == {max(everywhere)}
     if os.geteuid() == 0:  # others may not become less nice again
-        undone(tmp_path, Machine())
+        undone(tmp_path, KernelFiles())
         assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
 
 
@@ -63,18 +63,18 @@ def test_an_affinity_that_is_all_its_cpuset_gives_comes_back_as_none(tmp_path, s
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    found = Machine(tmp_path).before("affinity", f"/proc/{sleeper}/task/{sleeper}", "0")
+    found = KernelFiles(tmp_path).before("affinity", f"/proc/{sleeper}/task/{sleeper}", "0")
     assert found == before.replace("mine", mine)
 
 
 def test_a_number_that_belongs_to_another_thread_now_is_left_alone(tmp_path, sleeper):
-    found = applied(tmp_path, Machine(), real_steps(sleeper, start_ticks=ticks(sleeper) - 1))
+    found = applied(tmp_path, KernelFiles(), real_steps(sleeper, start_ticks=ticks(sleeper) - 1))
     assert {one.why for one in found} == {"its number belongs to another thread now"}
     assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
 
 
 def test_the_start_of_a_thread_is_kept_though_the_file_does_not_say_it(tmp_path, sleeper):
-    applied(tmp_path, Machine(), real_steps(sleeper))
+    applied(tmp_path, KernelFiles(), real_steps(sleeper))
     assert {one.step.start_ticks for one in Journal(tmp_path).records.values()} == {ticks(sleeper)}
 
 
@@ -134,7 +134,7 @@ def test_undo_after_kill_9_is_exact_on_a_real_thread(tmp_path, sleeper, what, wh
         [sys.executable, "-c", KILLED_CODE, file, str(tmp_path / "state"), what, when], check=False
     )
     assert died.returncode == -signal.SIGKILL
-    undone(tmp_path / "state", Machine())
+    undone(tmp_path / "state", KernelFiles())
     assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
 
 
@@ -142,14 +142,14 @@ def test_pages_of_a_real_process_are_moved_and_stay(tmp_path, sleeper):
     node = min(residents().memory_nodes)
     move = Step("migrate", f"/proc/{sleeper}", str(node), "as told", "critical", ticks(sleeper))
     try:
-        assert [one.result for one in applied(tmp_path, Machine(), [move])] == ["done"]
+        assert [one.result for one in applied(tmp_path, KernelFiles(), [move])] == ["done"]
     except StrataError as error:
         pytest.skip(str(error))  # a kernel without NUMA, or no right to move another's pages
-    assert [one.result for one in undone(tmp_path, Machine())] == ["kept"]
+    assert [one.result for one in undone(tmp_path, KernelFiles())] == ["kept"]
 
 
 def test_files_below_a_root_are_read_written_and_removed(tmp_path):
-    machine = Machine(tmp_path)
+    machine = KernelFiles(tmp_path)
     group = "/sys/fs/cgroup/job"
     (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/job/cgroup.threads").write_text("")
@@ -169,7 +169,7 @@ def test_a_thread_is_found_in_the_group_of_resctrl_that_has_it(tmp_path):
         folder = tmp_path / "sys/fs/resctrl" / group
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tasks").write_text(tids)
-    machine, path = Machine(tmp_path), "/sys/fs/resctrl/strata-pipeline/tasks"
+    machine, path = KernelFiles(tmp_path), "/sys/fs/resctrl/strata-pipeline/tasks"
     assert machine.read("attach", path, "51") == "/sys/fs/resctrl/mine/tasks"
     assert machine.read("attach", path, "1") == "/sys/fs/resctrl/tasks"
 
@@ -245,7 +245,7 @@ input()
 
 def test_threads_of_one_process_go_to_real_cgroups_and_back(tmp_path, cgroups):
     root, job = cgroups
-    machine, name = Machine(root), f"/sys/fs/cgroup/{job.name}"
+    machine, name = KernelFiles(root), f"/sys/fs/cgroup/{job.name}"
     with subprocess.Popen(
         [sys.executable, "-c", THREADS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

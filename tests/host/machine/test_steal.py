@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.host.analysis.findings import cpu_time
 from strata.host.analysis.findings.finding import Severity
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.machine.steal import Steal, between, ticks
 from strata.host.record import snapshot
 from strata.host.record.quick import compare
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 from tests.host.traces import IDLE, Text
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
@@ -48,7 +48,7 @@ def shared(steal: Steal | None, folder: Path) -> list[cpu_time.Finding]:
     """A second in which a trainer has CPU 0 for the first half, a hog for the second; another hog has CPU 1."""
     text = Text().switch(0, 0, IDLE, T).switch(0, 1, IDLE, ("hog", 13)).switch(500, 0, T, HOG)
     text.switch(1000, 0, HOG, IDLE).switch(1000, 1, ("hog", 13), IDLE)
-    return list(cpu_time.stolen(View(text.trace(folder), steal=steal)))
+    return list(cpu_time.stolen(TraceView(text.trace(folder), steal=steal)))
 
 
 def test_who_was_on_the_cpu_half_of_the_time_lost_half_of_what_was_taken(tmp_path):
@@ -67,7 +67,7 @@ def test_what_was_not_taken_from_it_is_no_finding(tmp_path, steal):
 
 def test_who_waited_for_the_cpu_lost_it_too(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).wake(0, 0, T, by=HOG).switch(900, 0, HOG, T).switch(1000, 0, T, IDLE)
-    (found,) = cpu_time.stolen(View(text.trace(tmp_path), steal=Steal(1.0, {0: 0.3})))
+    (found,) = cpu_time.stolen(TraceView(text.trace(tmp_path), steal=Steal(1.0, {0: 0.3})))
     assert found.cost_ms == pytest.approx(300)
     assert found.severity is Severity.ERROR
 
@@ -86,7 +86,7 @@ def test_the_report_knows_it_from_the_file_beside_the_trace(tmp_path):
 
 
 def test_a_recording_reads_it_before_and_after():
-    work = Work(seconds=0.01)
+    work = RecordedCommand(seconds=0.01)
     work.start()
     work.wait()
     assert work.steal is not None

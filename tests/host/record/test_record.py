@@ -21,7 +21,7 @@ from strata.errors import BadFile, MissingPart, StrataError, UsageError
 from strata.host.record import perf, snapshot, tracefs
 from strata.host.record.quick import compare
 from strata.host.record.sink import sink
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 from strata.host.threads.classify import classify
 from strata.host.trace.read import read_trace
 from tests.host.builders import TRAINER, training_host, write_proc
@@ -66,7 +66,9 @@ def test_the_kernels_own_tracing_records_a_command_and_leaves_nothing_behind(tmp
     found = tracefs.find(tracefs_folder.parents[2])
     out = tmp_path / "trace.txt.gz"
     with sink(out) as text:
-        tracefs.record(found, Work(seconds=20, command=BURST), text, events=tracefs.available(found), num_cpus=2)
+        tracefs.record(
+            found, RecordedCommand(seconds=20, command=BURST), text, events=tracefs.available(found), num_cpus=2
+        )
     trace = read_trace(out)
     assert (trace.unparsed, trace.lost) == (0, text.lost)
     assert trace.num_events > 200
@@ -77,7 +79,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
     def interrupt():
         raise KeyboardInterrupt
 
-    work, out = Work(seconds=60), tmp_path / "trace.txt"
+    work, out = RecordedCommand(seconds=60), tmp_path / "trace.txt"
     work.look = interrupt
     with sink(out) as text:
         tracefs.record(tracefs_folder, work, text, events=tracefs.NEEDED, num_cpus=2)
@@ -91,7 +93,7 @@ def test_what_a_small_buffer_loses_is_told(tmp_path, tracefs_folder, monkeypatch
     out = tmp_path / "trace.txt"
     with sink(out) as text:
         events = tracefs.available(tracefs_folder)
-        tracefs.record(tracefs_folder, Work(seconds=20, command=many), text, events=events, num_cpus=2)
+        tracefs.record(tracefs_folder, RecordedCommand(seconds=20, command=many), text, events=events, num_cpus=2)
     assert text.lost > 1000
     assert read_trace(out).lost >= text.lost > 0
 
@@ -106,7 +108,7 @@ def test_instances_of_killed_recorders_are_removed(tracefs_folder):
 
 
 def test_an_instance_goes_also_where_the_recording_fails(tracefs_folder, tmp_path):
-    work = Work(seconds=1, command=("no-such-command",))
+    work = RecordedCommand(seconds=1, command=("no-such-command",))
     with pytest.raises(UsageError, match="no-such-command"), sink(tmp_path / "t.txt") as text:
         tracefs.record(tracefs_folder, work, text, events=tracefs.NEEDED, num_cpus=2)
     assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
@@ -136,7 +138,14 @@ def test_the_commands_exit_code_is_handed_on(tmp_path):
 @pytest.mark.skipif(bool(no_perf()), reason=no_perf() or "perf is here")
 def test_perf_says_why_it_cannot_record(tmp_path):
     with pytest.raises(MissingPart, match=r"perf cannot record: .*nothing_like_it"), sink(tmp_path / "t") as text:
-        perf.record("perf", Work(seconds=1), text, events=("sched:nothing_like_it",), num_cpus=2, folder=tmp_path)
+        perf.record(
+            "perf",
+            RecordedCommand(seconds=1),
+            text,
+            events=("sched:nothing_like_it",),
+            num_cpus=2,
+            folder=tmp_path,
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +176,9 @@ def test_events_that_perf_lost_are_counted(tmp_path):
     text = f"{LINE}  a 0 [000] 2.0: PERF_RECORD_LOST lost 17\n{LINE}  a 0 [001] 2.1: PERF_RECORD_LOST lost 3\n"
     with sink(tmp_path / "trace.txt") as out:
         program = fake_perf(tmp_path, text=text)
-        perf.record(program, Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(
+            program, RecordedCommand(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path
+        )
     assert out.lost == 20
     assert (tmp_path / "trace.txt").read_text() == text
 
@@ -186,7 +197,7 @@ def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, 
 
 
 def test_perf_s_own_file_has_no_name_that_a_killed_recorder_could_leave_behind(tmp_path):
-    work, seen = Work(seconds=0.02), []
+    work, seen = RecordedCommand(seconds=0.02), []
     work.look = lambda: seen.extend(one.name for one in tmp_path.iterdir())
     program = fake_perf(tmp_path)
     with sink(tmp_path / "trace.txt") as out:
@@ -200,7 +211,9 @@ def test_a_perf_that_fails_at_the_end_says_where_to_look(tmp_path):
     program.write_text(text)
     program.chmod(0o755)
     with pytest.raises(MissingPart, match="perf record failed") as raised, sink(tmp_path / "t.txt") as out:
-        perf.record(str(program), Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(
+            str(program), RecordedCommand(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path
+        )
     assert raised.value.hint is not None
     assert f"df {tmp_path}" in raised.value.hint
 
@@ -208,7 +221,9 @@ def test_a_perf_that_fails_at_the_end_says_where_to_look(tmp_path):
 def test_half_a_trace_is_no_trace(tmp_path):
     program = fake_perf(tmp_path, code=1)
     with pytest.raises(StrataError, match="perf script failed"), sink(tmp_path / "trace.txt") as out:
-        perf.record(program, Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(
+            program, RecordedCommand(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path
+        )
     assert [one.name for one in tmp_path.iterdir()] == ["perf"]
 
 
@@ -314,7 +329,7 @@ def test_what_cannot_be_recorded_is_told(arguments, message, tmp_path, monkeypat
 
 def test_a_recording_ends_with_the_process_it_was_made_for():
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    work = Work(seconds=60, pid=process.pid)
+    work = RecordedCommand(seconds=60, pid=process.pid)
     looked = threading.Event()
     work.look = looked.set
     ending = threading.Thread(target=process.communicate)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strata.host.rollout.judge import Verdict, judge, next_policy
+from strata.host.rollout.judge import RolloutVerdict, judge, next_policy
 from strata.host.rollout.rollout import Arm, Attempt, Rollout, RolloutPlan
 
 
@@ -27,7 +27,7 @@ def simulated(
     drift: float = 0.01,
     hurt: Collection[str] = (),
     crashes: float = 0.0,
-) -> tuple[Rollout, Verdict]:
+) -> tuple[Rollout, RolloutVerdict]:
     """Return a roll-out at its end, judged after each round of attempts.
 
     `effect` is the log-ratio of the candidate, `sd` the scale of an attempt's noise (Student's t, 4 degrees of

@@ -14,7 +14,7 @@ import pytest
 
 from strata.errors import UsageError
 from strata.host.analysis.findings import gaps
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace import read as reading
 from strata.host.trace.events import EventKind
 from strata.host.trace.read import read_trace
@@ -80,7 +80,7 @@ def test_of_gzip_that_breaks_off_what_is_before_is_read_and_the_break_told(spoil
     trace = read_trace(file)
     assert trace.is_broken
     assert trace.num_events > 1200
-    assert "trace-truncated" in {one.token for one in gaps.find(View(trace))}
+    assert "trace-truncated" in {one.token for one in gaps.find(TraceView(trace))}
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path):
@@ -188,7 +188,7 @@ def test_a_damaged_time_is_no_silent_overflow(tmp_path):
     text = Text().switch(0, 0, IDLE, A).switch(1, 1, IDLE, B)
     text.event(4e12, 0, "sched:sched_wakeup", "comm=a pid=11 prio=120 target_cpu=000")
     with pytest.raises(UsageError, match="damaged time"):
-        assert View(text.trace(tmp_path)).on_cpu
+        assert TraceView(text.trace(tmp_path)).on_cpu
 
 
 def test_no_more_events_are_kept_than_allowed(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.wire import RangeMessage, StepSample, TokenMessage
-from strata.serving.worker.holder import Key
+from strata.serving.worker.holder import AttemptKey
 from tests.serving.worker.builders import SHAPE, Cluster, load
 from tests.support.laws import examples
 
@@ -133,7 +133,7 @@ def test_an_abort_frees_the_whole_chain_and_closes_the_stream():
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
                 await anext(lines)
                 during = cluster.held
-                cluster.workers[0].abort(Key("r", 1))
+                cluster.workers[0].abort(AttemptKey("r", 1))
                 rest = [line async for line in lines]
             await cluster.settled()
             return during, rest[-1], cluster.held
@@ -170,7 +170,7 @@ def test_a_sequence_whose_first_worker_died_ends_with_its_lease():
 
     before, ended, held = run(timeline())
     assert before == []
-    assert ended == [Key("r", 1)]
+    assert ended == [AttemptKey("r", 1)]
     assert held == {"a": 0, "b": 0, "c": 1}
 
 

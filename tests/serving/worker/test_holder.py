@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.worker.holder import Holder, Key, Refused
+from strata.serving.worker.holder import AttemptKey, Holder, Refused
 from tests.serving.worker.builders import SHAPE, NumberMaker
 
 WEIGHTS = SHAPE.weight_bytes(2, 4)
@@ -19,7 +19,7 @@ def load(held, version, first=2, end=4):
 
 
 def begin(held, name="r", *, version=1, tokens=10, now_s=0.0, first=2, end=4):
-    return held.begin(Key(name, 1), version, first, end, kv_tokens=tokens, now_s=now_s)
+    return held.begin(AttemptKey(name, 1), version, first, end, kv_tokens=tokens, now_s=now_s)
 
 
 def test_layers_that_two_plans_share_are_made_once():
@@ -51,7 +51,7 @@ def test_a_released_plan_stays_until_nothing_runs_on_it():
     begin(held)
     held.release(1)
     assert held.loaded == (1,)
-    held.end(Key("r", 1))
+    held.end(AttemptKey("r", 1))
     assert held.loaded == ()
     assert held._layers == {}
 
@@ -70,7 +70,7 @@ def test_a_plan_wanted_again_is_kept():
     begin(held)
     held.release(1)
     assert held.open(1, 2, 4) is None
-    held.end(Key("r", 1))
+    held.end(AttemptKey("r", 1))
     assert held.loaded == (1,)
 
 
@@ -114,19 +114,19 @@ def test_an_attempt_is_told_apart_from_the_one_before():
     held = holder()
     load(held, 1)
     begin(held)
-    held.begin(Key("r", 2), 1, 2, 4, kv_tokens=1, now_s=0.0)
-    held.end(Key("r", 1))
-    assert list(held.sequences) == [Key("r", 2)]
+    held.begin(AttemptKey("r", 2), 1, 2, 4, kv_tokens=1, now_s=0.0)
+    held.end(AttemptKey("r", 1))
+    assert list(held.sequences) == [AttemptKey("r", 2)]
 
 
 def test_what_has_ended_is_not_found():
     held = holder()
     load(held, 1)
     begin(held)
-    held.end(Key("r", 1))
-    held.end(Key("r", 1))
+    held.end(AttemptKey("r", 1))
+    held.end(AttemptKey("r", 1))
     with pytest.raises(Refused, match="attempt 1 of r is not running here"):
-        held.at(Key("r", 1), 0.0)
+        held.at(AttemptKey("r", 1), 0.0)
 
 
 def test_only_what_did_not_move_expires():
@@ -134,8 +134,8 @@ def test_only_what_did_not_move_expires():
     load(held, 1)
     for name in ("idle", "moved", "driven"):
         begin(held, name)
-    held.at(Key("moved", 1), 50.0)
-    assert held.expire(10.0, [Key("driven", 1)]) == [Key("idle", 1)]
+    held.at(AttemptKey("moved", 1), 50.0)
+    assert held.expire(10.0, [AttemptKey("driven", 1)]) == [AttemptKey("idle", 1)]
 
 
 ACTS = st.one_of(
@@ -169,7 +169,7 @@ def test_no_more_is_promised_than_there_is_and_nothing_is_left_over(acts):
                 assert held.kv_bytes <= held.kv_capacity_bytes
                 assert held.kv_capacity_bytes - held.kv_bytes < before
             else:
-                held.end(Key(str(rest[0]), 1))
+                held.end(AttemptKey(str(rest[0]), 1))
         except Refused:
             pass
         assert len(held.sequences) <= 3
@@ -185,7 +185,7 @@ def test_no_more_is_promised_than_there_is_and_nothing_is_left_over(acts):
 def test_a_step_that_its_abort_has_overtaken_begins_nothing():
     held = holder()
     load(held, 1)
-    held.stop(Key("r", 1))
+    held.stop(AttemptKey("r", 1))
     with pytest.raises(Refused, match="was stopped") as refused:
         begin(held)
     assert not refused.value.is_at_fault

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
-from strata.simulate.inference.calibration import LEAST, WINDOW, Calibration, Fit, Phase
+from strata.simulate.inference.calibration import LEAST, WINDOW, Calibration, NodeFit, Phase
 from strata.simulate.inference.roofline import Rates, decode_terms, parts_of, prefill_terms
 from tests.support.inference_models import served, small
 from tests.support.laws import examples
@@ -46,14 +46,14 @@ def measured(truth: Truth, count: int, *, noise: float = 0.0, wild: float = 0.0,
     return found
 
 
-def after(samples: list[Seen]) -> Fit:
+def after(samples: list[Seen]) -> NodeFit:
     calibration = Calibration()
     for sample in samples:
         observe(calibration, sample)
     return calibration.fit("n", "decode", PRIOR)
 
 
-def worst_error(fit: Fit, truth: Truth) -> float:
+def worst_error(fit: NodeFit, truth: Truth) -> float:
     points = [(units, context) for units in (1, 8, 32) for context in (1.0, 1000.0, 4000.0)]
     return max(abs(fit.terms.at(*point).sum() / truth(*point) - 1) for point in points)
 

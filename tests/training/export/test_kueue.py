@@ -4,12 +4,12 @@ import pytest
 import yaml
 
 from strata.training.export.kueue import render
-from strata.training.export.ranks import Layout
+from strata.training.export.ranks import RankLayout
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 GOLDEN = Path(__file__).parent / "golden" / "jobset.yaml"
 PLAN = TrainingPlan((Pipeline((Stage("US East", 0, 4, 4), Stage("eu", 4, 4, 2)), replicas=3, microbatches=4),), 1)
-LAYOUT = Layout(
+LAYOUT = RankLayout(
     PLAN, {"US East": 16, "eu": 8}, {"US East": 8, "eu": 8}, {"US East": "A100-SXM4-80GB", "eu": "own card"}
 )
 
@@ -49,7 +49,7 @@ def test_names_fit_kubernetes_whatever_the_domain_is_called():
     plan = TrainingPlan((Pipeline((Stage("A" * 80 + "_/é", 0, 4, 1),), 1, 1),), 1)
     name = plan.domains[0]
     manifest = yaml.safe_load(
-        render(Layout(plan, {name: 1}, {name: 1}, {name: "x"}), "J" * 80).files["jobset.yaml"]
+        render(RankLayout(plan, {name: 1}, {name: 1}, {name: "x"}), "J" * 80).files["jobset.yaml"]
     )
     pod = f"{manifest['metadata']['name']}-{manifest['spec']['replicatedJobs'][0]['name']}-part9-0-99999"
     assert len(pod) <= 63
@@ -64,7 +64,7 @@ def test_an_unknown_device_plugin_is_said():
 
 def test_launch_files_too_large_for_a_config_map_are_said():
     plan = TrainingPlan((Pipeline((Stage("a", 0, 4, 8),), replicas=900, microbatches=1),), 1)
-    notes = render(Layout(plan, {"a": 7200}, {"a": 8}, {"a": "A100-SXM4-80GB"}), "x").notes
+    notes = render(RankLayout(plan, {"a": 7200}, {"a": 8}, {"a": "A100-SXM4-80GB"}), "x").notes
     assert any("ConfigMap" in note for note in notes)
 
 

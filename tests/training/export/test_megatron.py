@@ -6,7 +6,7 @@ import pytest
 
 from strata.errors import UsageError
 from strata.training.export.megatron import render
-from strata.training.export.ranks import Layout, rank_map
+from strata.training.export.ranks import RankLayout, rank_map
 from strata.training.plan.schema import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute, Schedule
@@ -27,7 +27,7 @@ def plan(*counts, domains, replicas=2, tensor_parallel=2, microbatches=8, **more
 
 def layout(plan, per_node=8):
     names = plan.domains
-    return Layout(plan, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card"))
+    return RankLayout(plan, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card"))
 
 
 def arguments(launch):

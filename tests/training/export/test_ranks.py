@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.training.export.launch import domain_nodes
-from strata.training.export.ranks import Layout, rank_map
+from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.script import slugs
 
 
 def layout(*pipelines, per_node=8, devices=10_000):
     plan = TrainingPlan(tuple(pipelines), microbatch_size=1)
-    return Layout(
+    return RankLayout(
         plan,
         dict.fromkeys(plan.domains, devices),
         per_node if isinstance(per_node, dict) else dict.fromkeys(plan.domains, per_node),
@@ -86,7 +86,7 @@ def test_devices_left_over_in_a_node_stay_idle():
 def test_an_interleaved_plan_is_refused():
     with pytest.raises(UsageError, match="interleaved"):
         rank_map(
-            Layout(TrainingPlan((chain(("a", 4, 1)),), 1, virtual_stages=2), {"a": 8}, {"a": 8}, {"a": "card"})
+            RankLayout(TrainingPlan((chain(("a", 4, 1)),), 1, virtual_stages=2), {"a": 8}, {"a": 8}, {"a": "card"})
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.training.export.ranks import Layout
+from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
@@ -28,7 +28,7 @@ UNEQUAL = TrainingPlan(
 
 def layout(plan, per_node=4):
     names = plan.domains
-    return Layout(plan, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card"))
+    return RankLayout(plan, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card"))
 
 
 def write(folder, launch):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from strata.simulate.analytic import StepModel
-from strata.training.hi_ppo.assignment import Part, assignments
+from strata.training.hi_ppo.assignment import AssignmentCosts, assignments
 from strata.training.hi_ppo.domain_state import DomainState, nominal_state
 from strata.training.replan.options import Options
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -34,16 +34,16 @@ def chain_plan(*names: str, stages: int = 2, ranks: int = 2, copies: int = 3, mi
     )
 
 
-def part(devices: int = 16, *, others: tuple[str, ...] = (), per_node: int = 4, **more: Any) -> Part:
+def part(devices: int = 16, *, others: tuple[str, ...] = (), per_node: int = 4, **more: Any) -> AssignmentCosts:
     """The part of domain `a`; `others` work on the same pipeline. 2 stages x 2 ranks x 3 copies unless named."""
     plan = chain_plan("a", *others, **more)
     domain_states = [domain(name, devices, per_node=per_node) for name in ("a", *others)]
     count = 2 * len(plan.pipelines[0].stages)
     work = job(layers(count - 2), batch=plan.pipelines[0].replicas * plan.pipelines[0].microbatches)
-    return Part(StepModel(fleet(*domain_states), work), assignments(plan)["a"])
+    return AssignmentCosts(StepModel(fleet(*domain_states), work), assignments(plan)["a"])
 
 
-def domain_state(of: Part, **states: Any) -> DomainState:
+def domain_state(of: AssignmentCosts, **states: Any) -> DomainState:
     """The part's domain with all devices good but the named ones: slow=[3], lost=[5], taken=[7]."""
     found = nominal_state(of.domain)
     health, load, memory = found.health.copy(), found.load.copy(), found.free_memory_bytes.copy()

@@ -25,7 +25,7 @@ SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate and its private key, both PEM."""
 
     cert: bytes
@@ -36,8 +36,8 @@ class Pair:
 class Certificates:
     """authorities: all that are trusted, the newest first. serving: what the server shows; None at first."""
 
-    authorities: tuple[Pair, ...] = ()
-    serving: Pair | None = None
+    authorities: tuple[CertificatePair, ...] = ()
+    serving: CertificatePair | None = None
 
     @property
     def bundle(self) -> bytes:
@@ -45,7 +45,7 @@ class Certificates:
         return b"".join(authority.cert for authority in self.authorities)
 
 
-def due(pair: Pair, now: datetime) -> bool:
+def due(pair: CertificatePair, now: datetime) -> bool:
     """Return whether two thirds of a certificate's life are over. Raises UsageError for what is none."""
     cert = _read(pair.cert)
     life = cert.not_valid_after_utc - cert.not_valid_before_utc
@@ -76,7 +76,7 @@ def step(certificates: Certificates, names: Sequence[str], now: datetime) -> Cer
     return certificates if after == certificates else after
 
 
-def issue_authority(now: datetime) -> Pair:
+def issue_authority(now: datetime) -> CertificatePair:
     """Return a new authority; another each time, as its key is drawn."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -93,7 +93,9 @@ def issue_authority(now: datetime) -> Pair:
     return _signed(builder, key, key)
 
 
-def issue(authority: Pair, names: Sequence[str], now: datetime, *, life: timedelta = SERVING_LIFE) -> Pair:
+def issue(
+    authority: CertificatePair, names: Sequence[str], now: datetime, *, life: timedelta = SERVING_LIFE
+) -> CertificatePair:
     """Return a certificate of a server for some DNS names. Raises UsageError for an authority that is none."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -121,7 +123,7 @@ _USAGES: Final = (
 )  # fmt: skip
 
 
-def _is_good(serving: Pair, authorities: Sequence[Pair], names: Sequence[str]) -> bool:
+def _is_good(serving: CertificatePair, authorities: Sequence[CertificatePair], names: Sequence[str]) -> bool:
     """Whether one of the authorities signed a certificate, and it has just these names."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -162,7 +164,7 @@ def _read_key(pem: bytes) -> Any:
         raise UsageError(f"this is not a private key: {error}") from None
 
 
-def _belongs(pair: Pair) -> bool:
+def _belongs(pair: CertificatePair) -> bool:
     return bool(_read_key(pair.key).public_key() == _read(pair.cert).public_key())
 
 
@@ -188,12 +190,12 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Any, now: datetime, lif
     )
 
 
-def _signed(builder: Any, key: Any, by: Any) -> Pair:
+def _signed(builder: Any, key: Any, by: Any) -> CertificatePair:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     cert = builder.sign(by, hashes.SHA256())
-    return Pair(
+    return CertificatePair(
         cert.public_bytes(Encoding.PEM),
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from strata.cluster.admission.certs import Certificates, Pair, step
+from strata.cluster.admission.certs import CertificatePair, Certificates, step
 from strata.cluster.api.client import Api
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import MUTATING_WEBHOOK, SECRET, Object, meta
@@ -41,7 +41,7 @@ class Keeper:
     def __init__(self, api: Api, *, service: str = NAME, namespace: str = NAMESPACE) -> None:
         self.api, self.service, self.namespace = api, service, namespace
 
-    def look(self, now: datetime) -> Pair:
+    def look(self, now: datetime) -> CertificatePair:
         """Return what to show clients from now on, after the API server was told whom to trust.
 
         Raises ApiFailed: go on with what there is, and look again.
@@ -129,15 +129,15 @@ def read_secret(secret: Object) -> Certificates:
     certs, keys = ([match[0] for match in _PEM.finditer(data.get(name, b""))] for name in ("ca.crt", "ca.key"))
     if len(certs) != len(keys):
         return Certificates()
-    shown = Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
-    authorities = tuple(Pair(cert, key) for cert, key in zip(certs, keys, strict=True))
+    shown = CertificatePair(data.get("tls.crt", b""), data.get("tls.key", b""))
+    authorities = tuple(CertificatePair(cert, key) for cert, key in zip(certs, keys, strict=True))
     return Certificates(authorities, shown if shown.cert and shown.key else None)
 
 
-def read_folder(folder: Path) -> Pair:
+def read_folder(folder: Path) -> CertificatePair:
     """Return the pair in `tls.crt` and `tls.key`, as cert-manager and kubectl name them. Raises UsageError."""
     try:
-        return Pair((folder / "tls.crt").read_bytes(), (folder / "tls.key").read_bytes())
+        return CertificatePair((folder / "tls.crt").read_bytes(), (folder / "tls.key").read_bytes())
     except OSError as error:
         raise UsageError(
             f"{error.filename}: {error.strerror}", hint="--cert-dir with tls.crt and tls.key"
@@ -151,7 +151,7 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
-def show(context: ssl.SSLContext, pair: Pair) -> None:
+def show(context: ssl.SSLContext, pair: CertificatePair) -> None:
     """Show a certificate to all who connect from now on. Raises StrataError for a pair that is none.
 
     Call it where connections are accepted: between its certificate and its key a context has no pair.

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from strata.cluster.admission.certs import Pair
+from strata.cluster.admission.certs import CertificatePair
 from strata.cluster.admission.keeper import LOOK_S, show
 from strata.cluster.api.kinds import Object
 from strata.cluster.health_pages import REALMS, page_routes
@@ -68,7 +68,7 @@ def make_frame(
     unready: Callable[[], str] = lambda: "",
     meters: WebhookMetrics | None = None,
     tls: ssl.SSLContext | None = None,
-    look: Callable[[], Pair] | None = None,
+    look: Callable[[], CertificatePair] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Frame:
     """Return the server's application.
@@ -119,8 +119,8 @@ def make_frame(
     return Frame(app, realms=[Realm("/"), *REALMS], limits=LIMITS, requests=meters.requests)
 
 
-async def _renew(tls: ssl.SSLContext, look: Callable[[], Pair], meters: WebhookMetrics) -> None:
-    shown: Pair | None = None
+async def _renew(tls: ssl.SSLContext, look: Callable[[], CertificatePair], meters: WebhookMetrics) -> None:
+    shown: CertificatePair | None = None
     while True:
         try:
             pair = await asyncio.to_thread(look)

@@ -10,7 +10,7 @@ from strata.cluster.api.kinds import Object, annotations_of
 from strata.cluster.api.placement_annotation import GANG
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
 from strata.cluster.cache.cache import ClusterCache
-from strata.cluster.scheduling.conversion import Demand
+from strata.cluster.scheduling.conversion import PodDemand
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
 from strata.cluster.scheduling.explain import why_waiting
 from strata.cluster.scheduling.index import Index
@@ -52,7 +52,7 @@ def _could_wait_for(evaluation: Evaluation) -> Iterator[Placement]:
             )
 
 
-def _is_ever_enough(index: Index, demand: Demand) -> bool:
+def _is_ever_enough(index: Index, demand: PodDemand) -> bool:
     kinds = index.kinds.kinds
     return any(
         kinds[index.kind[row]].usable.bit_count() >= demand.devices for row in index.rows_of_model[demand.model]

@@ -15,7 +15,7 @@ from typing import Final
 
 from strata.cluster.agent import benchmark
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.watch import Fault
+from strata.cluster.agent.watch import DeviceFault
 from strata.errors import StrataError
 from strata.fleet import health
 from strata.fleet.discovery.collect import Collected
@@ -26,7 +26,7 @@ JITTER: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PublishInterval:
     """How often it publishes: at once when something changed, else by the heartbeat.
 
     gap_s: at least, between two publications. backoff_s: after the first failure; doubled at each, up to the
@@ -42,8 +42,8 @@ class Pace:
 class Agent:
     """One node's state. Times come from a clock that never goes back."""
 
-    def __init__(self, pace: Pace | None = None, *, rng: random.Random) -> None:
-        self.pace = pace or Pace()
+    def __init__(self, pace: PublishInterval | None = None, *, rng: random.Random) -> None:
+        self.pace = pace or PublishInterval()
         self._rng = rng
         self._base: Fingerprint | None = None
         self._faults: dict[str, dict[str, float]] = {}  # device: word: until when
@@ -74,7 +74,7 @@ class Agent:
             if device.vendor in new.answered:
                 self._faults.setdefault(device.uuid, {})["lost"] = math.inf
 
-    def faulted(self, fault: Fault) -> bool:
+    def faulted(self, fault: DeviceFault) -> bool:
         """Take a fault; return whether it is news. One that a program causes by itself never is."""
         if not fault.device or not fault.word or (cost := health.weight(fault.word)) == 1.0:
             return False

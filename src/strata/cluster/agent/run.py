@@ -28,7 +28,7 @@ from strata.cluster.agent.sources import (
     watch_errors,
     watch_presence,
 )
-from strata.cluster.agent.watch import Fault
+from strata.cluster.agent.watch import DeviceFault
 from strata.cluster.api.errors import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
@@ -71,13 +71,13 @@ class AgentRunner:
         self.addresses: tuple[str, ...] = ()
         self.current: Fingerprint | None = None
         self._publish, self._on_end = publish, on_end
-        self._events: queue.SimpleQueue[Collected | Fault | Told | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Collected | DeviceFault | Told | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._waiting: list[float] = []  # when faults came that are not published
         self._error: BaseException | None = None
         self._seen_s = clock()
 
-    def put(self, event: Collected | Fault | Told | None) -> None:
+    def put(self, event: Collected | DeviceFault | Told | None) -> None:
         """Take what was found; from any thread."""
         self._events.put(event)
 
@@ -120,10 +120,10 @@ class AgentRunner:
         if due is not None:
             self._tell(due)
 
-    def _take(self, event: Collected | Fault | Told | None) -> None:
+    def _take(self, event: Collected | DeviceFault | Told | None) -> None:
         if isinstance(event, Collected):
             self.agent.collected(event)
-        elif isinstance(event, Fault):
+        elif isinstance(event, DeviceFault):
             self.meters.faults.labels(event.word or "unknown").inc()
             if self.agent.faulted(event):
                 log.warning("fault %s of %s", event.word, event.device)

@@ -21,12 +21,12 @@ from strata.cluster.agent.watch import BusWatch, Presence, start_trace
 from strata.errors import StrataError
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 
 log = logging.getLogger(__name__)
 
 Put = Callable[[Any], None]
-Collect = Callable[[float, Mapping[str, Reading] | None], Collected]
+Collect = Callable[[float, Mapping[str, DeviceReading] | None], Collected]
 """Asks all tools: the time, and the readings of before to judge by."""
 
 SPAN_S: Final = 300.0
@@ -53,7 +53,7 @@ def ask_tools(
     clock: Clock,
 ) -> None:
     """Collect every so often, and at once when `look` is set; `took` is told how long each time took [s]."""
-    past: deque[tuple[float, Mapping[str, Reading]]] = deque()
+    past: deque[tuple[float, Mapping[str, DeviceReading]]] = deque()
     while not stopped.is_set():
         now_s = clock()
         while len(past) > 1 and past[1][0] <= now_s - SPAN_S:

@@ -44,7 +44,7 @@ _PORT: Final = "aer_rootport_total_err_fatal"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DeviceFault:
     """What befell a device, and when. word: of `fleet.health`; device: its uuid or its address on the bus.
 
     Without a device it only says that something happened, and that one should look.
@@ -87,7 +87,7 @@ class BusWatch:
         self._counts[path].devices.append(address)
         return True
 
-    def poll(self, now_s: float) -> list[Fault]:
+    def poll(self, now_s: float) -> list[DeviceFault]:
         """Return what was counted since the last look."""
         faults = []
         for count in self._counts.values():
@@ -97,7 +97,7 @@ class BusWatch:
                 if _has_grown(now, before, count.kind):
                     # Of several devices below one port nobody knows which; the tools will, if it is one.
                     whose = count.devices[0] if len(count.devices) == 1 else ""
-                    faults.append(Fault(now_s, f"aer-{count.kind}", whose))
+                    faults.append(DeviceFault(now_s, f"aer-{count.kind}", whose))
         return list(dict.fromkeys(faults))
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class AerTrace:
         self.instance, self.fd = instance, fd
         self._begun = b""
 
-    def read(self, now_s: float) -> list[Fault]:
+    def read(self, now_s: float) -> list[DeviceFault]:
         """Return what has come, without waiting; corrected errors are left out."""
         try:
             text = self._begun + os.read(self.fd, _MAX_LINE)
@@ -123,7 +123,7 @@ class AerTrace:
         whole, _, self._begun = text.rpartition(b"\n")
         self._begun = self._begun[-_MAX_LINE:]
         return [
-            Fault(now_s, "aer-fatal" if severity == "Fatal" else "aer-nonfatal", pci_address(name))
+            DeviceFault(now_s, "aer-fatal" if severity == "Fatal" else "aer-nonfatal", pci_address(name))
             for name, severity in _LINE.findall(whole.decode("ascii", errors="replace"))
         ]
 
@@ -160,13 +160,13 @@ class Presence:
         self._configs = {address: fd for address, fd in descriptors.items() if fd is not None}
         self._absent = dict.fromkeys(self._configs, 0)
 
-    def poll(self, now_s: float) -> list[Fault]:
+    def poll(self, now_s: float) -> list[DeviceFault]:
         """Return the devices that are gone since the last looks, each once."""
         faults = []
         for address, fd in self._configs.items():
             self._absent[address] = self._absent[address] + 1 if _is_absent(fd) else 0
             if self._absent[address] == LOOKS:
-                faults.append(Fault(now_s, "lost", address))
+                faults.append(DeviceFault(now_s, "lost", address))
         return faults
 
     def close(self) -> None:

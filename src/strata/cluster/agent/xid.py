@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from strata.cluster.agent.watch import Fault
+from strata.cluster.agent.watch import DeviceFault
 
 CRITICAL: Final = 0x8
 """nvmlEventTypeXidCriticalError"""
@@ -41,7 +41,7 @@ class XidWatch:
         """Return how many cards are watched."""
         return len(self._uuids)
 
-    def wait(self, timeout_s: float, *, clock: Callable[[], float]) -> Fault | None:
+    def wait(self, timeout_s: float, *, clock: Callable[[], float]) -> DeviceFault | None:
         """Return the next event, None where none came in time."""
         try:
             event = self._nvml.nvmlEventSetWait_v2(self._events, round(timeout_s * 1000))
@@ -49,8 +49,8 @@ class XidWatch:
             if getattr(error, "value", None) == TIMEOUT:
                 return None
             self.is_broken = True
-            return Fault(clock())
-        return Fault(clock(), f"xid-{event.eventData}", self._uuids.get(bytes(event.device), ""))
+            return DeviceFault(clock())
+        return DeviceFault(clock(), f"xid-{event.eventData}", self._uuids.get(bytes(event.device), ""))
 
     def close(self) -> None:
         """Give the events back."""

@@ -34,7 +34,7 @@ NEVER_S: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LeaseCandidate:
     """Who wants to lead, and under which Lease. `identity`: of this process alone, not of its machine."""
 
     name: str
@@ -43,7 +43,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LeaseState:
     """What a candidate knows, in seconds of its own clock, which must not be set back."""
 
     version: str = ""
@@ -57,15 +57,15 @@ class State:
 
 
 def step(
-    lease: Object | None, me: Candidate, state: State, *, now_s: float, wall: str
-) -> tuple[State, Object | None]:
+    lease: Object | None, me: LeaseCandidate, state: LeaseState, *, now_s: float, wall: str
+) -> tuple[LeaseState, Object | None]:
     """Return what is known after reading `lease`, and the Lease to write; None where there is only to wait.
 
     now_s: read AFTER the answer came, so that the Lease was not written later. wall: for people, RFC 3339.
     A Lease without a resource version is to be created, any other replaced at its version.
     """
     if lease is None:
-        return State(), _held(None, me, wall)
+        return LeaseState(), _held(None, me, wall)
     version = version_of(lease)
     spec = lease.get("spec") or {}
     if version != state.version:
@@ -79,12 +79,12 @@ def step(
     return state, _held(lease, me, wall)
 
 
-def won(written: Object, *, asked_s: float, now_s: float) -> State:
+def won(written: Object, *, asked_s: float, now_s: float) -> LeaseState:
     """Return the state after a Lease of ours was written. asked_s: read BEFORE the Lease was asked for."""
-    return State(version_of(written), now_s, asked_s + RENEW_S)
+    return LeaseState(version_of(written), now_s, asked_s + RENEW_S)
 
 
-def released(lease: Object, me: Candidate, *, wall: str) -> Object | None:
+def released(lease: Object, me: LeaseCandidate, *, wall: str) -> Object | None:
     """Return the Lease to write so that the next one need not wait, None where it is not ours."""
     spec = lease.get("spec") or {}
     if spec.get("holderIdentity") != me.identity:
@@ -92,7 +92,7 @@ def released(lease: Object, me: Candidate, *, wall: str) -> Object | None:
     return {**lease, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": wall}}
 
 
-def _held(lease: Object | None, me: Candidate, wall: str) -> Object:
+def _held(lease: Object | None, me: LeaseCandidate, wall: str) -> Object:
     metadata = meta(lease) if lease else {"name": me.name, "namespace": me.namespace}
     before: Mapping[str, Any] = (lease or {}).get("spec") or {}
     spec = {**before, "holderIdentity": me.identity, "leaseDurationSeconds": DURATION_S, "renewTime": wall}
@@ -111,9 +111,11 @@ class Elector:
     `changed(False)` returns before the Lease is given back.
     """
 
-    def __init__(self, api: Api, me: Candidate, changed: Callable[[bool], None], *, rng: random.Random) -> None:
+    def __init__(
+        self, api: Api, me: LeaseCandidate, changed: Callable[[bool], None], *, rng: random.Random
+    ) -> None:
         self._api, self._me, self._changed, self._rng = api, me, changed, rng
-        self._state, self._was_leader, self._stop = State(), False, threading.Event()
+        self._state, self._was_leader, self._stop = LeaseState(), False, threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease-{me.name}", daemon=True)
         self.failure: Exception | None = None
         """A bug that ended the thread, ours or that of `changed`: it leads no longer."""
@@ -142,12 +144,12 @@ class Elector:
                 # Candidates that were started together must not keep asking together.
                 self._stop.wait(RETRY_S if self._was_leader else RETRY_S * self._rng.uniform(1.0, 2.2))
             was_leader = self.is_leader
-            self._state = State()
+            self._state = LeaseState()
             self._tell()
             if was_leader:
                 self._release()
         except Exception as error:
-            self.failure, self._state = error, State()
+            self.failure, self._state = error, LeaseState()
             log.exception("lease %s is no longer asked for", self._me.name)
 
     def _try(self) -> None:

@@ -45,7 +45,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WatchEvent:
     """What happened to one object: ADDED, MODIFIED or DELETED."""
 
     kind: ObjectKind
@@ -53,7 +53,7 @@ class Change:
     obj: Object
 
 
-News = Listed | Change
+News = Listed | WatchEvent
 Event = tuple[str, Object]
 
 
@@ -90,7 +90,7 @@ def follow(
                 heard += 1
                 since = _usable(str(meta(obj).get("resourceVersion") or "")) or since
                 if what != "BOOKMARK":
-                    yield Change(kind, what, obj)
+                    yield WatchEvent(kind, what, obj)
         except ApiFailed as error:
             failed = error
         if failed and failed.status == 404:

@@ -27,7 +27,7 @@ Amounts = Mapping[Figure, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceCapacity:
     """One device: where it is, and its ACU. `total` is the sum of the three; unknown figures are absent."""
 
     domain: str
@@ -55,20 +55,20 @@ class Summary:
     unknown: Mapping[Figure, int]
 
 
-def parts(nodes: Iterable[NodeState]) -> tuple[Part, ...]:
+def parts(nodes: Iterable[NodeState]) -> tuple[DeviceCapacity, ...]:
     """Return every device of some nodes."""
     return tuple(part for node in nodes for part in _parts(node))
 
 
-def by(some: Sequence[Part], key: Callable[[Part], str]) -> tuple[Summary, ...]:
+def by(some: Sequence[DeviceCapacity], key: Callable[[DeviceCapacity], str]) -> tuple[Summary, ...]:
     """Return the sums of devices with the same key, by its order."""
-    groups: dict[str, list[Part]] = {}
+    groups: dict[str, list[DeviceCapacity]] = {}
     for part in some:
         groups.setdefault(key(part), []).append(part)
     return tuple(summary(name, groups[name]) for name in sorted(groups))
 
 
-def summary(name: str, some: Sequence[Part]) -> Summary:
+def summary(name: str, some: Sequence[DeviceCapacity]) -> Summary:
     """Return the sums of some devices."""
     used, free, out = (_sums([getattr(part, what) for part in some]) for what in ("used", "free", "out"))
     return Summary(
@@ -88,7 +88,7 @@ def _sums(some: Sequence[Amounts]) -> Amounts:
     return {figure: math.fsum(amounts.get(figure, 0.0) for amounts in some) for figure in FIGURES}
 
 
-def _parts(node: NodeState) -> Iterator[Part]:
+def _parts(node: NodeState) -> Iterator[DeviceCapacity]:
     domain = next((node.labels[key] for key in DOMAIN_LABELS if node.labels.get(key)), DOMAIN)
     for device, free_bytes, free_share in zip(
         node.fingerprint.devices, node.free_bytes, node.free_share, strict=True
@@ -102,7 +102,7 @@ def _parts(node: NodeState) -> Iterator[Part]:
         free = {figure: amount * (memory if figure == "memory" else cores) for figure, amount in whole.items()}
         used = {figure: amount - free[figure] for figure, amount in whole.items()}
         left: tuple[Amounts, Amounts] = ({}, free) if is_out else (free, {})
-        yield Part(domain, device.vendor, node.name, device.model, used, *left, trust)
+        yield DeviceCapacity(domain, device.vendor, node.name, device.model, used, *left, trust)
 
 
 def _share(value: float) -> float:

@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CheckpointSearch:
     """The newest complete checkpoint, if there is any, and why each that looked newer was passed over."""
 
     newest: Checkpoint | None
@@ -64,7 +64,7 @@ def newest_of(
     is_torn: Callable[[str], bool],
     now_s: float,
     grace_s: float = GRACE_S,
-) -> Search:
+) -> CheckpointSearch:
     """Return the newest complete checkpoint among some files.
 
     read: the bytes of a small file of the listing. is_torn: whether a data file ends before its own header or
@@ -97,8 +97,8 @@ def newest_of(
             passed.append(Reason(unfit.token, path, {"what": unfit.what}))
             continue
         written_s = max(file.mtime_s for file in group.values())
-        return Search(Checkpoint(path, layout or "marked", step_of(path), written_s), tuple(passed))
-    return Search(None, tuple(passed))
+        return CheckpointSearch(Checkpoint(path, layout or "marked", step_of(path), written_s), tuple(passed))
+    return CheckpointSearch(None, tuple(passed))
 
 
 def step_of(path: str) -> tuple[int, ...]:

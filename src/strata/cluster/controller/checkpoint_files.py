@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from strata.cluster.controller.checkpoint import STEP_DIR, Search, newest_of, step_of
+from strata.cluster.controller.checkpoint import STEP_DIR, CheckpointSearch, newest_of, step_of
 from strata.cluster.controller.checkpoint_layouts import GRACE_S, FileSeen
 from strata.decision import Reason
 from strata.errors import StrataError, UsageError
@@ -26,7 +26,7 @@ MOST_BYTES: Final = 256 * 2**20
 """An index of a large model is some tens of MB."""
 
 
-def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: float = GRACE_S) -> Search:
+def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: float = GRACE_S) -> CheckpointSearch:
     """Return the newest complete checkpoint in `folder`, its path below the folder.
 
     root: what this machine keeps checkpoints in, trusted. folder: what a job says, below the root or absolute, not
@@ -49,7 +49,7 @@ def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: floa
         why = error.strerror or str(error)
     except StrataError as error:
         why = str(error)
-    return Search(None, (Reason("checkpoint-unreadable", ascii(folder[:80])[1:-1], {"why": why}),))
+    return CheckpointSearch(None, (Reason("checkpoint-unreadable", ascii(folder[:80])[1:-1], {"why": why}),))
 
 
 def _inside(root: Path, folder: str) -> Path:
@@ -65,7 +65,7 @@ def _inside(root: Path, folder: str) -> Path:
     return top
 
 
-def path_of(folder: str, search: Search) -> str:
+def path_of(folder: str, search: CheckpointSearch) -> str:
     """Return the path a job goes on from, empty where no checkpoint was found."""
     return str(PurePosixPath(folder) / search.newest.path) if search.newest is not None else ""
 

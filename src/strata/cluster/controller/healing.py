@@ -65,7 +65,7 @@ class HealingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class HealingView:
     """What healing looks at, by node. received_s: when each fingerprint came, by the controller's clock.
 
     looked: from `Window.look`, a few times a minute. placements: by gang.
@@ -94,7 +94,7 @@ class Healing:
 
 
 def heal(
-    view: View, states: Mapping[str, IsolationState], now_s: float, *, policy: HealingPolicy | None = None
+    view: HealingView, states: Mapping[str, IsolationState], now_s: float, *, policy: HealingPolicy | None = None
 ) -> Healing:
     """Return what is to be done now. marks: of the step before, or `standing.marks_of` at the start.
 
@@ -254,7 +254,7 @@ def _condition(compute_node: Object, standing: MemberState, reason: Reason, now_
     yield Apply(Ref(COMPUTE_NODE, str(meta(compute_node).get("name") or "")), body, "status")
 
 
-def _moves(view: View, states: Mapping[str, IsolationState], drain: Drain) -> tuple[str, ...]:
+def _moves(view: HealingView, states: Mapping[str, IsolationState], drain: Drain) -> tuple[str, ...]:
     """Return the gangs that hold a device which took its node out, as far as the policy moves them."""
     out: dict[str, set[int]] = {}
     for name, state in states.items():

@@ -20,7 +20,7 @@ from strata.cluster.api.kinds import POD, meta, moment
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller
-from strata.cluster.controller.healing import HealingPolicy, View, heal, owned
+from strata.cluster.controller.healing import HealingPolicy, HealingView, heal, owned
 from strata.cluster.controller.isolation_state import IsolationState, states_of
 from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.kueue.admission_checks import AdmissionChecks
@@ -171,7 +171,7 @@ class Manager:
             same = {name for name in self._marks if uids.get(name) == self._uids.get(name)}
             self._marks = {name: self._marks[name] for name in same}
         self._uids = uids
-        view = View(
+        view = HealingView(
             cache.nodes,
             cache.compute_nodes,
             cache.fingerprints,

@@ -19,7 +19,7 @@ from typing import Final
 from strata.cluster.api.applier import Applier
 from strata.cluster.api.client import Api, connect
 from strata.cluster.api.kinds import KUEUE
-from strata.cluster.api.lease import Candidate, Elector
+from strata.cluster.api.lease import Elector, LeaseCandidate
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
@@ -75,7 +75,7 @@ def run(
             return ""
         return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
 
-    elector = Elector(clients.lease, Candidate(LEASE, namespace, me), lambda leads: None, rng=rng)
+    elector = Elector(clients.lease, LeaseCandidate(LEASE, namespace, me), lambda leads: None, rng=rng)
     clock = steady_clock()
     watched = (*WATCHED, *KUEUE) if kueue else WATCHED
     informer = Informer(clients.placing, ClusterCache(bundled_profiles()), watched=watched, rng=rng, clock=clock)

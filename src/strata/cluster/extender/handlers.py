@@ -52,5 +52,5 @@ class Handlers:
         except BadFile as error:
             return wire.encode(volcano.refuse_prioritize(error))
 
-    def _verdict(self, pod: Object) -> extender.Verdict:
+    def _verdict(self, pod: Object) -> extender.NodeVerdicts:
         return self._judge(self._index(), pod, self._profiles())

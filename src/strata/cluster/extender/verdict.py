@@ -33,7 +33,7 @@ _FITS, _ELSEWHERE, _UNKNOWN = SAID.index(FITS), SAID.index(ELSEWHERE), SAID.inde
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NodeVerdicts:
     """What is said of nodes for one pod.
 
     number: of a node. token, score: by number, the last of all other nodes; a number of `SAID`, and the score by
@@ -49,11 +49,11 @@ class Verdict:
         return np.fromiter(map(self.number.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
-ANYWHERE: Final = Verdict(np.array([_FITS]), np.zeros(1))
-NOWHERE: Final = Verdict(np.array([_UNKNOWN]), np.zeros(1))
+ANYWHERE: Final = NodeVerdicts(np.array([_FITS]), np.zeros(1))
+NOWHERE: Final = NodeVerdicts(np.array([_UNKNOWN]), np.zeros(1))
 
 
-def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verdict:
+def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> NodeVerdicts:
     """Return what is said of all nodes for a pod. Raises BadFile for what it asks that cannot be read."""
     annotations = annotations_of(pod)
     if PLACEMENT in annotations:
@@ -61,14 +61,16 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
         place = place_of(pod, placement)
         nodes = placement.nodes if place is None else (place.node,)
         number = {node: position for position, node in enumerate(nodes)}
-        return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
+        return NodeVerdicts(
+            np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number
+        )
     if not has_claim(annotations):
         return ANYWHERE
     token, score = evaluate(index, claim_of_pod(pod), profiles).nodes
-    return Verdict(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
+    return NodeVerdicts(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
 
 
-def sort_nodes(verdict: Verdict, names: Sequence[str]) -> dict[str, list[str]]:
+def sort_nodes(verdict: NodeVerdicts, names: Sequence[str]) -> dict[str, list[str]]:
     """Return nodes by what is said of them, each list in the order of `names`; `FITS` is always there."""
     tokens = verdict.token[verdict.numbers(names)]
     count = np.bincount(tokens, minlength=len(SAID)).tolist()
@@ -76,7 +78,7 @@ def sort_nodes(verdict: Verdict, names: Sequence[str]) -> dict[str, list[str]]:
     return {SAID[token]: list(compress(names, (tokens == token).tolist())) for token in present_tokens}
 
 
-def points(verdict: Verdict, names: Sequence[str], *, most: int) -> list[int]:
+def points(verdict: NodeVerdicts, names: Sequence[str], *, most: int) -> list[int]:
     """Return whole points from 1 to `most` for nodes that fit, by the rank of their score among `names`.
 
     Equal scores (to 1e-9) get equal points and a better one never fewer; the best have `most` points, and nobody
@@ -99,9 +101,9 @@ class Judge:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Index, Sequence[RuntimeProfile], Object, Verdict] | None = None
+        self._last: tuple[Index, Sequence[RuntimeProfile], Object, NodeVerdicts] | None = None
 
-    def __call__(self, index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verdict:
+    def __call__(self, index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> NodeVerdicts:
         """Return the verdict. Raises BadFile."""
         last, about = self._last, meta(pod)
         if last is None or last[0] is not index or last[2] != about or last[1] != profiles:

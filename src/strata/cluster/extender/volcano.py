@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object
-from strata.cluster.extender.verdict import RESOLVABLE, Verdict, points, sort_nodes
+from strata.cluster.extender.verdict import RESOLVABLE, NodeVerdicts, points, sort_nodes
 from strata.cluster.extender.wire import MESSAGES, one_line
 from strata.cluster.scheduling.evaluation import FITS
 from strata.errors import BadFile, UsageError
@@ -42,7 +42,7 @@ def read_prioritize(request: Any) -> tuple[Object, list[str]]:
     return _pod(request), [_name(node) for node in nodes]
 
 
-def predicate(verdict: Verdict, node: str) -> dict[str, Any]:
+def predicate(verdict: NodeVerdicts, node: str) -> dict[str, Any]:
     """Return the PredicateResponse, whose `status` is a message, empty where the task may go to the node."""
     (token,) = (token for token, some in sort_nodes(verdict, [node]).items() if some)
     if token == FITS:
@@ -50,7 +50,7 @@ def predicate(verdict: Verdict, node: str) -> dict[str, Any]:
     return {"status": MESSAGES[token], "code": UNSCHEDULABLE if token in RESOLVABLE else UNRESOLVABLE}
 
 
-def prioritize(verdict: Verdict, names: list[str]) -> dict[str, Any]:
+def prioritize(verdict: NodeVerdicts, names: list[str]) -> dict[str, Any]:
     """Return the PrioritizeResponse, 0 for a node that does not fit."""
     scores = points(verdict, names, most=MOST)
     return {"nodeScore": dict(zip(names, map(float, scores), strict=True)), "errorMessage": ""}

@@ -19,7 +19,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PodDemand:
     """What one pod takes under one profile on cards of one model.
 
     memory_bytes, cores_share: of the one device, for a fraction; None for whole devices. fit: the share of the
@@ -46,7 +46,7 @@ class Refusal:
     reason: Reason
 
 
-def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Iterator[Demand | Refusal]:
+def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Iterator[PodDemand | Refusal]:
     """Yield what a pod takes on each model of the cluster, under the first profile that is for it."""
     chosen: dict[str, RuntimeProfile] = {}
     for profile in profiles:
@@ -63,7 +63,7 @@ def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> I
             yield _demand(claim, chosen[model], model, card)
 
 
-def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator | None) -> Demand | Refusal:
+def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator | None) -> PodDemand | Refusal:
     if claim.vendor not in ("", profile.vendor):
         return Refusal(model, Reason("substitution-not-allowed", model, {"wanted": f"{claim.vendor} card"}))
     is_substitute = bool(claim.accelerator) and claim.accelerator != model
@@ -77,7 +77,7 @@ def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator
         return _whole(claim, profile, model, cards(claim.need, card), is_substitute=is_substitute)
     count = claim.devices or 1
     if not is_substitute:
-        return Demand(profile, model, count)
+        return PodDemand(profile, model, count)
     if card is None:
         return Refusal(model, Reason("figure-missing", model, {"figure": "all", "accelerator": model}))
     wanted = accelerator(claim.accelerator)
@@ -87,7 +87,7 @@ def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator
 
 def _whole(
     claim: Claim, profile: RuntimeProfile, model: str, answer: Cards, *, is_substitute: bool, wanted: str = ""
-) -> Demand | Refusal:
+) -> PodDemand | Refusal:
     if answer.count is None or answer.bound_by is None:
         figure = answer.missing[0].removeprefix(f"{model} ")
         return Refusal(model, Reason("figure-missing", model, {"figure": figure, "accelerator": model}))
@@ -108,7 +108,7 @@ def _whole(
         "trust": answer.trust.value,
     }
     reason = Reason("exchanged", "", data)
-    return Demand(
+    return PodDemand(
         profile,
         model,
         count,
@@ -121,7 +121,7 @@ def _whole(
 
 def _fraction(
     claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator | None, *, is_substitute: bool
-) -> Demand | Refusal:
+) -> PodDemand | Refusal:
     """A fraction: so many bytes, and the share of the cores that was asked for or that the FP16 asked comes to."""
     share, trust = claim.cores_share or 0.0, Trust.MEASURED
     reasons: tuple[Reason, ...] = ()
@@ -139,7 +139,7 @@ def _fraction(
         have, need = units.show_bytes(size), units.show_bytes(claim.memory_bytes)
         return Refusal(model, Reason("memory-exceeded", model, {"need": need, "have": have}))
     fit = max(share, claim.memory_bytes / size if size else 0.0)
-    return Demand(
+    return PodDemand(
         profile,
         model,
         1,

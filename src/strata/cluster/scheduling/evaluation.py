@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.conversion import Demand, Refusal, demands
+from strata.cluster.scheduling.conversion import PodDemand, Refusal, demands
 from strata.cluster.scheduling.eligibility import open_rows
 from strata.cluster.scheduling.fraction import fraction_values, place_fractions
 from strata.cluster.scheduling.gang import split_gang
@@ -41,9 +41,9 @@ class Choice:
     """
 
     placement: Placement | None
-    demand: Demand | None
+    demand: PodDemand | None
     offer: Placement | None
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
     refusals: tuple[Refusal, ...]
 
 
@@ -73,7 +73,7 @@ class Evaluation:
     index: Index
     claim: Claim
     profiles: Sequence[RuntimeProfile]
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
     refusals: tuple[Refusal, ...]
     known: Choice | None
     _fits: dict[str, Fit] = field(default_factory=dict, repr=False, compare=False)
@@ -98,7 +98,7 @@ class Evaluation:
             placement, offer = None, placement
         return Choice(placement, chosen, offer, self.demands, self.refusals)
 
-    def fit(self, demand: Demand) -> Fit:
+    def fit(self, demand: PodDemand) -> Fit:
         """Return where one pod fits on the cards of one model, and how well."""
         if demand.model not in self._fits:
             self._fits[demand.model] = _fit(self.index, self.claim, demand)
@@ -116,7 +116,7 @@ class Evaluation:
             return own
         return self._node_scores(self.demands)
 
-    def _node_scores(self, some: Sequence[Demand]) -> NodeScores:
+    def _node_scores(self, some: Sequence[PodDemand]) -> NodeScores:
         count = len(self.index.nodes)
         token, score = np.full(count, TOKENS.index("no-devices")), np.zeros(count)
         node = self.index.groups["node"]
@@ -140,12 +140,12 @@ def evaluate(
     if known is not None:
         return Evaluation(index, claim, profiles, known.demands, known.refusals, known)
     answers = list(demands(index, claim, profiles))
-    possible = tuple(answer for answer in answers if isinstance(answer, Demand))
+    possible = tuple(answer for answer in answers if isinstance(answer, PodDemand))
     refusals = tuple(answer for answer in answers if isinstance(answer, Refusal))
     return Evaluation(index, claim, profiles, possible, refusals, None)
 
 
-def _fit(index: Index, claim: Claim, demand: Demand) -> Fit:
+def _fit(index: Index, claim: Claim, demand: PodDemand) -> Fit:
     rows = index.rows_of_model[demand.model]
     if demand.memory_bytes is None:
         value = values(index, demand.devices)[index.kind[rows]]  # [r, pods + 1]
@@ -158,7 +158,7 @@ def _fit(index: Index, claim: Claim, demand: Demand) -> Fit:
     return Fit(rows, pods, W_NEAR + worth + W_FIT * demand.fit, open_rows(index, rows, demand.profile, claim))
 
 
-def _place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
+def _place(index: Index, claim: Claim, demand: PodDemand) -> Placement | None:
     """Return the best placement on cards of one model, or None where the gang does not fit."""
     rows = index.rows_of_model[demand.model]
     rows = rows[open_rows(index, rows, demand.profile, claim)]
@@ -192,7 +192,7 @@ def _place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
     )
 
 
-def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthest: str) -> Placement | None:
+def _fractions(index: Index, rows: Ints, claim: Claim, demand: PodDemand, *, farthest: str) -> Placement | None:
     assert demand.memory_bytes is not None, "only fractions come here"
     share = demand.cores_share or 0.0
     spots = place_fractions(

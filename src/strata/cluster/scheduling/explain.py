@@ -11,7 +11,7 @@ import numpy as np
 
 from strata import units
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.conversion import Demand
+from strata.cluster.scheduling.conversion import PodDemand
 from strata.cluster.scheduling.eligibility import unlabelled, untolerated
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
 from strata.cluster.scheduling.index import Index
@@ -64,7 +64,7 @@ def why_waiting(evaluation: Evaluation) -> Reason:
     return Reason("gang-fits-nowhere", claim.name, {"pods": claim.pods, "nodes": len(evaluation.index.nodes)})
 
 
-def _chosen(placement: Placement, demand: Demand) -> tuple[Reason, ...]:
+def _chosen(placement: Placement, demand: PodDemand) -> tuple[Reason, ...]:
     data = {
         "pods": len(placement.pods),
         "devices": placement.devices_per_pod,
@@ -118,7 +118,7 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
         yield Alternative(node.name, cost, tuple(reasons))
 
 
-def _full(index: Index, row: int, claim: Claim, demand: Demand) -> Reason:
+def _full(index: Index, row: int, claim: Claim, demand: PodDemand) -> Reason:
     """Return why not even one pod fits on a row."""
     node = index.nodes[index.rows[row].node]
     if not node.is_schedulable:

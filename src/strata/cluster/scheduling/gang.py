@@ -20,7 +20,7 @@ _MOST_EXACT: Final = 256
 """Pods split exactly; of a larger gang the rest fills rows whole, the best per pod first."""
 
 
-class Split(NamedTuple):
+class GangSplit(NamedTuple):
     """How many pods each row gets, the sum of their values, and how near they are."""
 
     pods: tuple[tuple[int, int], ...]
@@ -30,7 +30,7 @@ class Split(NamedTuple):
 
 def split_gang(
     index: Index, rows: Ints, *, count: int, pods: int, farthest: str = "any", does_mind: bool = True
-) -> Split | None:
+) -> GangSplit | None:
     """Return the best split of `pods` pods of `count` devices over `rows`, or None where they do not fit.
 
     farthest: the level the gang must stay within. does_mind: nearness counts.
@@ -43,10 +43,10 @@ def split_gang(
     rows, value = rows[able], value[able]
     if pods == 1:
         best = int(np.argmax(value[:, 1]))
-        return Split(((int(rows[best]), 1),), float(value[best, 1]), "node")
+        return GangSplit(((int(rows[best]), 1),), float(value[best, 1]), "node")
     levels = LEVELS[: LEVELS.index(farthest) + 1] if does_mind or farthest != "any" else ("any",)
     best_pod = float((value[:, 1:] / np.arange(1, value.shape[1])).max())
-    best_split: Split | None = None
+    best_split: GangSplit | None = None
     best_score = -np.inf
     for level in levels:
         near = W_NEAR * (NEARNESS[level] if does_mind else 1.0)
@@ -58,13 +58,13 @@ def split_gang(
     return best_split
 
 
-def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Split | None:
+def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> GangSplit | None:
     if level == "node":
         if value.shape[1] <= pods:
             return None
         best = int(np.argmax(value[:, pods]))
         worth = float(value[best, pods])
-        return Split(((int(rows[best]), pods),), worth, level) if worth > -np.inf else None
+        return GangSplit(((int(rows[best]), pods),), worth, level) if worth > -np.inf else None
     room = np.isfinite(value[:, 1:]).sum(axis=1)
     if level == "any":
         if room.sum() < pods:
@@ -79,7 +79,7 @@ def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Sp
     np.maximum.at(bound, group, (value[:, 1:] / np.arange(1, value.shape[1])).max(axis=1))
     # Of groups that promise as much, the one with the least room is filled first.
     order = candidates[np.lexsort((per_group[candidates], -bound[candidates]))]
-    best_split: Split | None = None
+    best_split: GangSplit | None = None
     for number in order[:_MOST_GROUPS]:
         if best_split is not None and best_split.value >= pods * bound[number] - 1e-12:
             break
@@ -90,7 +90,7 @@ def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Sp
     return best_split
 
 
-def _within(rows: Ints, value: Floats, pods: int, level: str) -> Split:
+def _within(rows: Ints, value: Floats, pods: int, level: str) -> GangSplit:
     """Return the best split over some rows that have room for all pods."""
     if pods > _MOST_EXACT:
         return _by_rows(rows, value, pods, level)
@@ -117,10 +117,10 @@ def _within(rows: Ints, value: Floats, pods: int, level: str) -> Split:
             split.append((int(rows[chosen[position]]), k))
             left -= k
     assert left == 0, "the rows have room for all pods"
-    return Split(tuple(sorted(split)), float(best[pods]), level)
+    return GangSplit(tuple(sorted(split)), float(best[pods]), level)
 
 
-def _by_rows(rows: Ints, value: Floats, pods: int, level: str) -> Split:
+def _by_rows(rows: Ints, value: Floats, pods: int, level: str) -> GangSplit:
     room = np.isfinite(value[:, 1:]).sum(axis=1)
     full = value[np.arange(len(rows)), room]
     order = np.argsort(-full / room, kind="stable")
@@ -128,7 +128,7 @@ def _by_rows(rows: Ints, value: Floats, pods: int, level: str) -> Split:
     first, rest = order[:filled], np.sort(order[filled:])
     last = _within(rows[rest], value[rest], pods - int(room[first].sum()), level)
     split = [(int(rows[position]), int(room[position])) for position in first]
-    return Split(tuple(sorted([*split, *last.pods])), float(full[first].sum()) + last.value, level)
+    return GangSplit(tuple(sorted([*split, *last.pods])), float(full[first].sum()) + last.value, level)
 
 
 def _that_matter(value: Floats, pods: int) -> Ints:

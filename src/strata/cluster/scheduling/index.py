@@ -25,7 +25,7 @@ MIN_HEALTH: Final = 0.5
 _WHOLE: Final = 1 - 1e-9
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """Rows alike: a shape, the devices that are well, and those of them that nobody uses."""
 
     shape: int
@@ -39,11 +39,11 @@ class Kinds:
 
     shapes: list[Shape] = field(default_factory=list)
     shape_ids: dict[tuple[object, ...], int] = field(default_factory=dict)
-    kinds: list[Kind] = field(default_factory=list)
-    kind_ids: dict[Kind, int] = field(default_factory=dict)
+    kinds: list[RowKind] = field(default_factory=list)
+    kind_ids: dict[RowKind, int] = field(default_factory=dict)
     tables: dict[int, Floats] = field(default_factory=dict)
 
-    def number(self, kind: Kind) -> int:
+    def number(self, kind: RowKind) -> int:
         """Return the number of a kind."""
         number = self.kind_ids.get(kind)
         if number is None:
@@ -260,7 +260,7 @@ def _fill(kinds: Kinds, row: Row, node: NodeState, min_health: float) -> tuple[i
                 free |= 1 << bit
         some_bytes.append(left)
         some_share.append(share)
-    return kinds.number(Kind(_shape(kinds, row, node), usable, free)), some_bytes, some_share
+    return kinds.number(RowKind(_shape(kinds, row, node), usable, free)), some_bytes, some_share
 
 
 def _shape(kinds: Kinds, row: Row, node: NodeState) -> int:

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.cluster.scheduling.index import Index, Kind
+from strata.cluster.scheduling.index import Index, RowKind
 
 W_NEAR: Final = 0.40
 W_WORTH: Final = 0.25
@@ -50,7 +50,7 @@ def values(index: Index, count: int) -> Floats:
     return known
 
 
-def _value(index: Index, kind: Kind, count: int, width: int) -> Floats:
+def _value(index: Index, kind: RowKind, count: int, width: int) -> Floats:
     shape, free, total = index.kinds.shapes[kind.shape], kind.free.bit_count(), kind.usable.bit_count()
     value = np.full(width, -np.inf)
     value[0] = 0.0

@@ -17,7 +17,7 @@ from strata.simulate.compat.hierarchy import chunks
 from strata.simulate.compat.network import Dimension, Path
 from strata.simulate.compat.slots import play
 from strata.simulate.compat.system import Algorithm, Collective
-from strata.simulate.order import Work, in_turn
+from strata.simulate.order import StageWork, in_turn
 from strata.simulate.timeline import SpanKind
 
 
@@ -58,7 +58,7 @@ def _trace(run: LlmRun, replica: int, stage: int, warmup: int, message_bytes: in
         nodes.append(Node(len(nodes), kind, data_deps=waits, duration_us=us, attrs=attrs or {}))
         return (nodes[-1].id,)
 
-    def message(source: int, dest: int, work: Work) -> dict[str, Value]:
+    def message(source: int, dest: int, work: StageWork) -> dict[str, Value]:
         return {
             "comm_src": _rank(run, replica, source),
             "comm_dst": _rank(run, replica, dest),

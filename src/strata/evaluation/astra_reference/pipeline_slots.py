@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from strata.errors import UsageError
 from strata.simulate.astra.chakra import Node, NodeType, Value
-from strata.simulate.compat.network import Link, Path
+from strata.simulate.compat.network import FifoLink, Path
 from strata.simulate.compat.slots import play
-from strata.simulate.order import Work, in_turn
+from strata.simulate.order import StageWork, in_turn
 from strata.simulate.timeline import SpanKind
 
 
@@ -48,12 +48,12 @@ def pipeline_ns(
     return max(play(traces, path=on_wire, groups=(), collective_ns=lambda *_: 0))
 
 
-def _trace(rank: int, stages: int, work: Sequence[Work], forward_us: int, backward_us: int) -> list[Node]:
+def _trace(rank: int, stages: int, work: Sequence[StageWork], forward_us: int, backward_us: int) -> list[Node]:
     """Return a stage's nodes: for each piece of work receive, compute, send; a receive waits for nothing."""
     nodes: list[Node] = []
     previous: tuple[int, ...] = ()
 
-    def message(source: int, dest: int, item: Work) -> dict[str, Value]:
+    def message(source: int, dest: int, item: StageWork) -> dict[str, Value]:
         return {
             "comm_src": source,
             "comm_dst": dest,
@@ -99,7 +99,7 @@ def astra_compatible_step(
         cut = min(source, dest)
         # Seconds in binary: without the 1e-6 ns, 0.0011 s would be truncated to 1,099,999 ns.
         serial_ns = message_bytes[cut] / bandwidth_bytes_per_s[cut] * 1e9 + 1e-6
-        return (Link((source, dest), int(serial_ns), int(latency_s[cut] * 1e9 + serial_ns)),)
+        return (FifoLink((source, dest), int(serial_ns), int(latency_s[cut] * 1e9 + serial_ns)),)
 
     result = pipeline_ns(
         [round(each * 1e6) for each in forward_s],

@@ -19,7 +19,7 @@ from strata.evaluation.noisy_neighbours import neighbours, overhead
 from strata.evaluation.noisy_neighbours.gains import measure as measure_gains
 from strata.evaluation.noisy_neighbours.turns import Patience
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.signals import stoppable
 from strata.host.trace.events import Names
 from strata.host.trace.lines import read_line
@@ -72,7 +72,7 @@ def _measured(trace: Path) -> dict[str, Any]:
         started = time.process_time()
         read = read_trace(trace)
         parsed = time.process_time()
-        view = View(read)
+        view = TraceView(read)
         assert len(view.attribution.labels)  # which takes all that is worked out of a trace
         viewed = time.process_time()
         parse_s, explain_s = min(parse_s, parsed - started), min(explain_s, viewed - parsed)

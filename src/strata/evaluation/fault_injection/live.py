@@ -25,7 +25,7 @@ from strata.evaluation.fault_injection.scenarios import InjectedFault
 from strata.evaluation.fault_injection.score import Trial
 from strata.host.record import perf, tracefs
 from strata.host.record.sink import sink
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 
 SECONDS: Final = 2.0
 MOST_CPUS: Final = 4
@@ -104,7 +104,7 @@ def settle(trace: Path, trainer: str) -> None:
             return
 
 
-class RunningFaults(Work):
+class RunningFaults(RecordedCommand):
     """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
 
     def __init__(self, cpus: Sequence[int], requested: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class RunningFaults(Work):
             self.problem = self.process.stdout.read().decode().strip()
 
 
-def record(work: Work, trace: Path) -> None:
+def record(work: RecordedCommand, trace: Path) -> None:
     """Record some work into `trace` by what is here. Raises MissingPart where the scheduler cannot be traced."""
     folder = tracefs.find()
     events, num_cpus = tracefs.available(folder), os.cpu_count() or 1

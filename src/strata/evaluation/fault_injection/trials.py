@@ -16,7 +16,7 @@ from strata.evaluation.fault_injection.live import NICE, FaultMissing, record_tr
 from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.evaluation.fault_injection.score import DiagnosisScore, Trial, TrialOutcome, outcome_of, score
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.read import read_trace
 
 Recorder = Callable[..., Trial]
@@ -86,8 +86,8 @@ def _trace_file() -> Iterator[Path]:
         yield Path(folder) / "trace.txt"
 
 
-def _view(trace: Path, trial: Trial) -> View:
-    return View(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
+def _view(trace: Path, trial: Trial) -> TraceView:
+    return TraceView(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
 
 
 def _strong(trace: Path) -> set[int]:
@@ -96,7 +96,7 @@ def _strong(trace: Path) -> set[int]:
     return {int(tid) for tid, priority in set(ran) if int(priority) <= STRONG}
 
 
-def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
+def _shares(view: TraceView, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
     """Return who had the CPUs that the trainer ran on or waited for, for which share of the time.
 
     Threads and interrupts; `only`: threads of these ids alone.

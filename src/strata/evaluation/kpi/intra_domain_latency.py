@@ -17,7 +17,7 @@ from strata.evaluation.kpi.straggling import compare, history
 from strata.evaluation.kpi.study import Study
 from strata.simulate.analytic import StepModel
 from strata.stats import quantile_interval
-from strata.training.hi_ppo.assignment import Part, assignments
+from strata.training.hi_ppo.assignment import AssignmentCosts, assignments
 from strata.training.hi_ppo.domain_state import advance, random_state
 from strata.training.hi_ppo.local_agent import LocalCase, decide
 from strata.training.replan import rules
@@ -64,7 +64,7 @@ def measure(study: Study) -> Kpi:
     )
 
 
-def _parts(study: Study, series: Series) -> list[tuple[Part, int]]:
+def _parts(study: Study, series: Series) -> list[tuple[AssignmentCosts, int]]:
     """Return the part of the fastest single domain of each instance that has one, and its seed."""
     parts = []
     for instance in series.draw(quick=study.quick):
@@ -73,7 +73,9 @@ def _parts(study: Study, series: Series) -> list[tuple[Part, int]]:
         if item is None:
             continue
         model = StepModel(instance.fleet, instance.job)
-        parts += [(Part(model, part), instance.seed) for part in list(assignments(item.plan).values())[:1]]
+        parts += [
+            (AssignmentCosts(model, part), instance.seed) for part in list(assignments(item.plan).values())[:1]
+        ]
     return parts
 
 

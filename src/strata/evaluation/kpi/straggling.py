@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strata.training.hi_ppo.assignment import Part
+from strata.training.hi_ppo.assignment import AssignmentCosts
 from strata.training.hi_ppo.binding import Binding, holds, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import candidates
 from strata.training.hi_ppo.domain_state import DomainState, advance, nominal_state
@@ -39,7 +39,9 @@ def history(domain_state: DomainState, rng: np.random.Generator, *, steps: int) 
     return states
 
 
-def compare(part: Part, domain_states: Sequence[DomainState], rules: Mapping[str, Rule]) -> dict[str, Kept]:
+def compare(
+    part: AssignmentCosts, domain_states: Sequence[DomainState], rules: Mapping[str, Rule]
+) -> dict[str, Kept]:
     """Return what each rule keeps on the same moments, between doing `nothing` and the `oracle`.
 
     All start from the binding that is best in the first moment. Nothing: that binding for ever, waiting where a
@@ -57,7 +59,7 @@ def compare(part: Part, domain_states: Sequence[DomainState], rules: Mapping[str
     return {name: _episode(part, domain_states, start, way, planned_s) for name, way in ways.items()}
 
 
-def _by_rule(part: Part, rule: Rule) -> Callable[[DomainState, Binding], tuple[Binding | None, float]]:
+def _by_rule(part: AssignmentCosts, rule: Rule) -> Callable[[DomainState, Binding], tuple[Binding | None, float]]:
     def way(domain_state: DomainState, current: Binding) -> tuple[Binding | None, float]:
         answer = decide([LocalCase(part, domain_state, current)], rule)[0]
         return answer.binding, answer.downtime_s
@@ -65,7 +67,7 @@ def _by_rule(part: Part, rule: Rule) -> Callable[[DomainState, Binding], tuple[B
     return way
 
 
-def _fastest(part: Part, domain_state: DomainState, current: Binding) -> Binding | None:
+def _fastest(part: AssignmentCosts, domain_state: DomainState, current: Binding) -> Binding | None:
     menu = [item.binding for item in candidates(part, domain_state, current) if item.is_legal]
     return (
         menu[int(np.argmin([candidate.step_s for candidate in paces(part, domain_state, menu)]))] if menu else None
@@ -73,7 +75,7 @@ def _fastest(part: Part, domain_state: DomainState, current: Binding) -> Binding
 
 
 def _episode(
-    part: Part,
+    part: AssignmentCosts,
     domain_states: Sequence[DomainState],
     current: Binding,
     way: Callable[[DomainState, Binding], tuple[Binding | None, float]],

@@ -26,10 +26,10 @@ from strata.evaluation.noisy_neighbours.session import applied, running, some_cp
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.findings.finding import predicted_gain
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.policy.step import Step
 from strata.host.record import perf, tracefs
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 from strata.host.trace.events import EventKind, Trace
 from strata.host.trace.read import read_trace
 
@@ -151,7 +151,7 @@ def one_trial(fault: str, policy: str, *, seconds: float = SECONDS) -> TrainerSh
         return _seen(within(read_trace(trace), work.start_ns, work.end_ns))
 
 
-class _Session(Work):
+class _Session(RecordedCommand):
     """A fault under a policy, from when the recorder is ready; looked at between `start_ns` and `end_ns`."""
 
     def __init__(self, fault: str, policy: Policy, seconds: float) -> None:
@@ -192,7 +192,7 @@ def within(trace: Trace, start_ns: int, end_ns: int) -> Trace:
 
 
 def _seen(trace: Trace) -> TrainerShares:
-    view = View(trace, critical=(TRAINER,))
+    view = TraceView(trace, critical=(TRAINER,))
     if not view.critical_tasks:
         raise StrataError("the trainer did not run while it was recorded", hint="try on a machine less busy")
     task = view.critical_tasks[0]

@@ -25,7 +25,7 @@ from strata.evaluation.noisy_neighbours import pipes
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.record import perf, tracefs
 from strata.host.record.sink import sink
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 from strata.host.trace.read import read_trace
 
 ROUNDS: Final = 30_000
@@ -134,7 +134,7 @@ def measure(
     )
 
 
-class _Pipes(Work):
+class _Pipes(RecordedCommand):
     """The work; `cpu_s`: what it says it used, `all_s`: with the start of its interpreter."""
 
     def __init__(self, rounds: int) -> None:
@@ -175,7 +175,7 @@ def _run(how: str, part: str, folder: Path) -> RecordedRun:
     return RecordedRun(work.cpu_s, used_s, read.num_events, int(np.sum(is_ours)), read.lost)
 
 
-def record(how: str, work: Work, trace: Path, folder: Path) -> None:
+def record(how: str, work: RecordedCommand, trace: Path, folder: Path) -> None:
     """Record by perf, or by the kernel alone in `folder`, while `work` lasts. Raises MissingPart, StrataError."""
     events, num_cpus = tracefs.available(folder), os.cpu_count() or 1
     with sink(trace) as out:

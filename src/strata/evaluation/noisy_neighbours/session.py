@@ -20,7 +20,7 @@ from strata.evaluation.fault_injection import workloads as acts
 from strata.evaluation.noisy_neighbours.policies import NoiseScenario
 from strata.host.apply.act import apply
 from strata.host.apply.journal import folder_of, opened
-from strata.host.apply.machine import Machine
+from strata.host.apply.machine import KernelFiles
 from strata.host.apply.undo import undo
 from strata.host.machine import cpus, kernel
 from strata.host.policy.step import Step
@@ -82,7 +82,7 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
     if not steps:
         yield
         return
-    machine = Machine()
+    machine = KernelFiles()
     with opened(folder_of(os.environ, user=os.geteuid())) as journal:
         if journal.off.exists():
             raise Infeasible(f"the kill switch is set: {journal.off}", hint=f"rm {journal.off}")

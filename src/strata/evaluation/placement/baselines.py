@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.conversion import Demand, demands
+from strata.cluster.scheduling.conversion import PodDemand, demands
 from strata.cluster.scheduling.eligibility import open_rows
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -31,7 +31,7 @@ def choose_like(
     baseline: Baseline, index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]
 ) -> Placement | None:
     """Return where a baseline puts a gang: the card asked for first, then the first other that has room."""
-    possible = [demand for demand in demands(index, claim, profiles) if isinstance(demand, Demand)]
+    possible = [demand for demand in demands(index, claim, profiles) if isinstance(demand, PodDemand)]
     for demand in sorted(possible, key=lambda candidate: candidate.is_substitute):
         placement = _place(baseline, index, claim, demand)
         if placement is not None:
@@ -39,7 +39,7 @@ def choose_like(
     return None
 
 
-def _place(baseline: Baseline, index: Index, claim: Claim, demand: Demand) -> Placement | None:
+def _place(baseline: Baseline, index: Index, claim: Claim, demand: PodDemand) -> Placement | None:
     rows = index.rows_of_model[demand.model]
     rows = rows[open_rows(index, rows, demand.profile, claim)]
     if not len(rows):
@@ -75,7 +75,7 @@ def _best_node(baseline: Baseline, free_share: Floats) -> int:
     return int(np.argmin(free / there.sum(axis=1) if baseline == "hami-like" else free))
 
 
-def _placement(index: Index, demand: Demand, taken: list[tuple[int, tuple[int, ...]]]) -> Placement:
+def _placement(index: Index, demand: PodDemand, taken: list[tuple[int, tuple[int, ...]]]) -> Placement:
     by_row: dict[int, int] = {}
     for row, chosen in taken:
         by_row[row] = by_row.get(row, 0) | sum(1 << device for device in chosen)

@@ -15,7 +15,7 @@ import numpy as np
 from strata.evaluation.testbed.crew import Crew
 from strata.evaluation.testbed.namespaces import LinkShape, Namespaces
 from strata.evaluation.testbed.plans import MICROBATCH_SIZE, MODEL, build_plan
-from strata.training.export.ranks import Layout, rank_map
+from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.plan import TrainingPlan
 
 _OTHER_LINKS: Final = ((0.5, 0.5), (1.7, 1.5))
@@ -102,7 +102,7 @@ def fit_link(samples: Sequence[LinkSample]) -> tuple[float, float]:
 def launch_of(plan: TrainingPlan) -> dict[str, Any]:
     """Return what `ranks.json` of an exported plan holds."""
     names = plan.domains
-    layout = Layout(plan, dict.fromkeys(names, 1), dict.fromkeys(names, 1), dict.fromkeys(names, "cpu"))
+    layout = RankLayout(plan, dict.fromkeys(names, 1), dict.fromkeys(names, 1), dict.fromkeys(names, "cpu"))
     return {**rank_map(layout).to_dict(), "plan": plan.to_dict()}
 
 

@@ -14,7 +14,7 @@ from strata.fleet.discovery import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_
 from strata.fleet.discovery.observation import Found
 from strata.fleet.discovery.table import Matrix
 from strata.fleet.fingerprint import Device, Fingerprint
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 from strata.fleet.nvml import load
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Collected:
     """
 
     fingerprint: Fingerprint
-    readings: Mapping[str, Reading] = field(default_factory=dict)
+    readings: Mapping[str, DeviceReading] = field(default_factory=dict)
     answered: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
 
@@ -41,7 +41,7 @@ def collect(
     node: str,
     *,
     now_s: float,
-    before: Mapping[str, Reading] | None = None,
+    before: Mapping[str, DeviceReading] | None = None,
     root: Path = Path("/sys"),
     run: Run = tools.run,
     load_nvml: Callable[[], Any] = load,
@@ -74,7 +74,7 @@ def collect(
                 observations.append(observation)
     devices: list[Device] = []
     links: dict[tuple[int, int], str] = {}
-    readings: dict[str, Reading] = {}
+    readings: dict[str, DeviceReading] = {}
     for observation in observations:
         places = {device.index: len(devices) + i for i, device in enumerate(observation.devices)}
         links |= {
@@ -84,7 +84,9 @@ def collect(
         }
         for device in observation.devices:
             placed = _placed(device, node, machine)
-            reading = observation.readings.get(device.index) or Reading(now_s, temperature_c=device.temperature_c)
+            reading = observation.readings.get(device.index) or DeviceReading(
+                now_s, temperature_c=device.temperature_c
+            )
             pci = machine.devices.get(placed.bus_id)
             reading = replace(reading, aer=pci.aer if pci is not None else None)
             readings[placed.uuid] = reading
@@ -115,7 +117,7 @@ def _observation(run: Run, command: Sequence[str], parse: Callable[[str], Found]
 
 
 def _nvidia(
-    run: Run, load_nvml: Callable[[], Any], machine: local.Machine, notes: list[str], now_s: float
+    run: Run, load_nvml: Callable[[], Any], machine: local.LocalTopology, notes: list[str], now_s: float
 ) -> Found | None:
 
     def ask() -> Found | None:
@@ -132,7 +134,7 @@ def _nvidia(
     )
 
 
-def _huawei(run: Run, machine: local.Machine, notes: list[str]) -> Found | None:
+def _huawei(run: Run, machine: local.LocalTopology, notes: list[str]) -> Found | None:
     observation = _observation(run, ["npu-smi", "info"], npu_smi.parse_info)
     return _with_topology(
         observation, ["npu-smi", "info", "-t", "topo"], npu_smi.parse_topology, run, machine, notes
@@ -153,7 +155,7 @@ def _with_topology(
     command: Sequence[str],
     parse: Callable[[str], Matrix],
     run: Run,
-    machine: local.Machine,
+    machine: local.LocalTopology,
     notes: list[str],
 ) -> Found | None:
     """Add the tool's own matrix: its links, and the NUMA node it names or its CPUs belong to."""
@@ -171,7 +173,7 @@ def _with_topology(
     return replace(observation, devices=tuple(devices), links=matrix.links)
 
 
-def _placed(device: Device, node: str, machine: local.Machine) -> Device:
+def _placed(device: Device, node: str, machine: local.LocalTopology) -> Device:
     """Give a device its address as the kernel writes it, the NUMA node of that, and an id no other node has."""
     address = local.pci_address(device.bus_id)
     pci = machine.devices.get(address)
@@ -204,7 +206,7 @@ def _judged(device: Device, judgement: health.Health) -> Device:
 
 
 def _with_distances(
-    links: dict[tuple[int, int], str], devices: Sequence[Device], machine: local.Machine
+    links: dict[tuple[int, int], str], devices: Sequence[Device], machine: local.LocalTopology
 ) -> dict[tuple[int, int], str]:
     """Add, where no tool named a pair's link, how far apart sysfs has them."""
     filled = dict(links)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from strata.fleet.discovery.observation import BadOutput, Found, card_of
 from strata.fleet.fingerprint import Device
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 from strata.fleet.local import pci_address
 
 TOOL: Final = "NVML"
@@ -127,12 +127,12 @@ def _nvlinked(nvml: Any, ask: Ask, handles: dict[int, Any], devices: tuple[Devic
     return pairs | {(i, j) for i in switched for j in switched if i < j}
 
 
-def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> Reading:
+def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> DeviceReading:
     remapped = ask(getattr(nvml, "nvmlDeviceGetRemappedRows", None), handle)
     reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None), handle)
     if reasons is None:  # its name before driver 535
         reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None), handle)
-    return Reading(
+    return DeviceReading(
         at_s=now_s,
         ecc_corrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 0, 0),
         ecc_uncorrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0),

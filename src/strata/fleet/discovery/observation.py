@@ -14,7 +14,7 @@ from strata.errors import StrataError, UsageError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device
-from strata.fleet.health import Reading
+from strata.fleet.health import DeviceReading
 
 MIB: Final = 2.0**20
 
@@ -54,7 +54,7 @@ class Found:
     driver: str = ""
     devices: tuple[Device, ...] = ()
     links: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    readings: Mapping[int, Reading] = field(default_factory=dict)
+    readings: Mapping[int, DeviceReading] = field(default_factory=dict)
     can_p2p: bool | None = None
 
     def __post_init__(self) -> None:

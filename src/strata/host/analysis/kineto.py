@@ -33,7 +33,7 @@ Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Accelerator:
+class AcceleratorActivity:
     """What accelerators did [ns, the trace's clock].
 
     `busy_*`: stretches, apart, in which any of them ran something. `idle_*`: each one's gaps between its kernels,
@@ -55,7 +55,7 @@ class Accelerator:
     launch_tid: Ints
 
 
-def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0) -> Accelerator:
+def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0) -> AcceleratorActivity:
     """Read Kineto traces, one of each rank, whose clock is `offset_ns` ahead of the scheduler's trace.
 
     Raises BadFile or UsageError, also where they are not of one time.
@@ -79,7 +79,7 @@ def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0
     # Only what both traces saw.
     ends = [(max(int(a.min()), trace.start_ns), min(int(b.max()), trace.end_ns)) for a, b, _ in devices]
     ids = tuple(tid for tid, _ in Counter(launch_tid.tolist()).most_common() if tid)
-    return Accelerator(
+    return AcceleratorActivity(
         start,
         length,
         gap_start,

@@ -12,7 +12,7 @@ from strata.arrays import Bools, Floats, Ints
 from strata.host.analysis.intervals import union, within
 from strata.host.analysis.report import TraceReport, verdict
 from strata.host.analysis.run_queue_delays import Cause
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 
 COLUMNS: Final = 560
 WIDTH: Final = 1120
@@ -121,7 +121,7 @@ def _key(colours: dict[str, str], *, has_accelerator: bool) -> str:
     return "".join(lines)
 
 
-def _hidden(view: View) -> str:
+def _hidden(view: TraceView) -> str:
     """Return what has no lane, in words."""
     limits = []
     if len(view.critical_tasks) > MOST_THREADS:
@@ -132,7 +132,7 @@ def _hidden(view: View) -> str:
 
 
 def _picture(
-    view: View, start_ns: int, end_ns: int, colours: dict[str, str], pinned: Mapping[Span, Sequence[int]]
+    view: TraceView, start_ns: int, end_ns: int, colours: dict[str, str], pinned: Mapping[Span, Sequence[int]]
 ) -> str:
     """Return an SVG: a lane for each critical thread and CPU, as shares of each column's time; findings on top."""
     edges = np.linspace(start_ns, max(end_ns, start_ns + COLUMNS), COLUMNS + 1).astype(np.int64)
@@ -191,7 +191,7 @@ def _layer(top: int, base: Floats, share: Floats, colour: str, label: str) -> st
 Layers = list[tuple[str, str, Floats]]
 
 
-def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
+def _thread_lanes(view: TraceView, edges: Ints) -> Iterator[tuple[str, Layers]]:
     if (gpu := view.accelerator) is not None:
         busy = _share(gpu.busy_start_ns, gpu.busy_start_ns + gpu.busy_ns, edges)
         yield "accelerators", [(_KERNELS, "any kernel runs", busy)]
@@ -208,7 +208,7 @@ def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
         yield f"{view.name(task)} {view.tasks.tid[task]}", layers
 
 
-def _cpu_lanes(view: View, edges: Ints, colours: dict[str, str]) -> Iterator[tuple[str, Layers]]:
+def _cpu_lanes(view: TraceView, edges: Ints, colours: dict[str, str]) -> Iterator[tuple[str, Layers]]:
     """Yield the CPUs on which critical threads ran most often, by number."""
     on_cpu = view.on_cpu
     is_critical = (on_cpu.task >= 0) & np.append(view.is_critical, False)[on_cpu.task]

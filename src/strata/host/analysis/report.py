@@ -24,9 +24,9 @@ from strata.host.analysis.findings.finding import (
 )
 from strata.host.analysis.findings.gpu_idle import idleness
 from strata.host.analysis.run_queue_delays import switch_outs
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 
-DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
+DETECTORS: Final[tuple[Callable[[TraceView], Iterator[Finding]], ...]] = (
     waits.delayed,
     gpu_idle.find,
     waits.preempted,
@@ -47,7 +47,7 @@ DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
 """In this order where findings matter alike."""
 
 
-def findings_of(view: View) -> tuple[Finding, ...]:
+def findings_of(view: TraceView) -> tuple[Finding, ...]:
     """Return all findings: the most severe first, among these whose culprit alone cost most.
 
     So one thief of 300 ms comes before 400 ms that many others had between them.
@@ -96,7 +96,7 @@ class ThreadReport:
 class TraceReport:
     """A diagnosed trace."""
 
-    view: View
+    view: TraceView
     threads: tuple[ThreadReport, ...]
     findings: tuple[Finding, ...]
 
@@ -127,13 +127,13 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {**finding.to_dict(), **gains}
 
 
-def report_of(view: View) -> TraceReport:
+def report_of(view: TraceView) -> TraceReport:
     """Return what a trace says: critical threads first, then who waited longest."""
     threads = sorted(_threads(view), key=lambda thread: (not thread.is_critical, -thread.wait_ms_total))
     return TraceReport(view, tuple(threads), findings_of(view))
 
 
-def _threads(view: View) -> Iterator[ThreadReport]:
+def _threads(view: TraceView) -> Iterator[ThreadReport]:
     tasks = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
     tasks = tasks[np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))]
     for task, culprits in zip(tasks.tolist(), _culprits(view, tasks), strict=True):
@@ -155,7 +155,7 @@ def _threads(view: View) -> Iterator[ThreadReport]:
         )
 
 
-def _culprits(view: View, tasks: NDArray[np.intp]) -> Iterator[dict[str, float]]:
+def _culprits(view: TraceView, tasks: NDArray[np.intp]) -> Iterator[dict[str, float]]:
     """Yield who had the CPU during the waits of each thread that were over [ms], in order of their importance."""
     rank = np.zeros(len(view.tasks), np.int64)
     rank[tasks] = np.arange(len(tasks))

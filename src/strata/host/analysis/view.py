@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strata.arrays import Bools, Ints
 from strata.host.analysis.cpu_attribution import CpuAttribution, cpu_attribution_of
 from strata.host.analysis.interrupts import Interrupts, interrupts_of
-from strata.host.analysis.kineto import Accelerator
+from strata.host.analysis.kineto import AcceleratorActivity
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals, on_cpu_intervals_of
 from strata.host.analysis.run_queue_delays import Cause, RunQueueDelays, run_queue_delays_of
 from strata.host.analysis.task_instances import TaskInstances, task_instances_of
@@ -39,7 +39,7 @@ MOST_CRITICAL: Final = 256
 
 
 @dataclass(frozen=True)
-class View:
+class TraceView:
     """All that is known of a trace, worked out as it is asked for.
 
     `critical` holds prefixes of the names of threads that the user says matter; none: see `is_critical`.
@@ -50,7 +50,7 @@ class View:
     trace: Trace
     critical: tuple[str, ...] = ()
     cpus: Cpus | None = None
-    accelerator: Accelerator | None = None
+    accelerator: AcceleratorActivity | None = None
     feeding: tuple[int, ...] = ()
     steal: Steal | None = None
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from strata.errors import MissingPart, StrataError
 from strata.host.apply.journal import Journal
-from strata.host.apply.machine import Machine, ThreadGone
+from strata.host.apply.machine import KernelFiles, ThreadGone
 from strata.host.apply.undo import beside, is_done, undo
 from strata.host.policy.step import Step
 
@@ -34,7 +34,7 @@ class StepOutcome:
         return {**self.step.to_dict(), "result": self.result, "before": self.before, "skipped_because": self.why}
 
 
-def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[StepOutcome, ...]:
+def apply(steps: Sequence[Step], machine: KernelFiles, journal: Journal) -> tuple[StepOutcome, ...]:
     """Take all steps that are not taken yet. Threads and files that are gone are skipped.
 
     Raises MissingPart (no rights) or StrataError for a step the kernel refuses, and KeyboardInterrupt; what was
@@ -58,12 +58,12 @@ def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[St
     return tuple(outcomes)
 
 
-def preview(steps: Sequence[Step], machine: Machine) -> tuple[StepOutcome, ...]:
+def preview(steps: Sequence[Step], machine: KernelFiles) -> tuple[StepOutcome, ...]:
     """Return what `apply` would do, having done nothing."""
     return tuple(_look(step, machine) for step in steps)
 
 
-def _look(step: Step, machine: Machine) -> StepOutcome:
+def _look(step: Step, machine: KernelFiles) -> StepOutcome:
     try:
         machine.check(step)
         before = machine.read(step.act, step.path, step.value)
@@ -76,7 +76,7 @@ def _look(step: Step, machine: Machine) -> StepOutcome:
     return StepOutcome(step, "already" if is_done(step, before) else "would", before)
 
 
-def _take(step: Step, machine: Machine, journal: Journal) -> StepOutcome:
+def _take(step: Step, machine: KernelFiles, journal: Journal) -> StepOutcome:
     try:
         meant = machine.check(step)  # also where the file does not say when its thread started
         before = machine.read(step.act, step.path, step.value)

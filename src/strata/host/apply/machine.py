@@ -35,7 +35,7 @@ class ThreadGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class KernelFiles:
     """The kernel's files below a root; threads are always those of this machine."""
 
     root: Path = Path("/")

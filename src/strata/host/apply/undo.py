@@ -16,7 +16,7 @@ from typing import Final, Literal
 from strata.errors import StrataError
 from strata.fleet.local import cpu_list
 from strata.host.apply.journal import Journal, Record
-from strata.host.apply.machine import Machine, ThreadGone
+from strata.host.apply.machine import KernelFiles, ThreadGone
 from strata.host.policy.step import Step
 
 Result = Literal["restored", "unchanged", "gone", "changed", "kept", "failed", "would"]
@@ -40,7 +40,9 @@ class UndoOutcome:
         }
 
 
-def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = False) -> tuple[UndoOutcome, ...]:
+def undo(
+    machine: KernelFiles, journal: Journal, *, since: int = 0, is_dry: bool = False
+) -> tuple[UndoOutcome, ...]:
     """Undo the changes from number `since` on; each is struck off the journal, which goes aside when it is empty.
 
     A change that cannot be put back stays in the journal, for the next time. After a reboot nothing is left to do.
@@ -67,7 +69,7 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
     return tuple(done)
 
 
-def _undo(record: Record, machine: Machine, *, is_dry: bool) -> UndoOutcome:
+def _undo(record: Record, machine: KernelFiles, *, is_dry: bool) -> UndoOutcome:
     step = record.step
     if step.act == "migrate":
         return UndoOutcome(record, "kept", "pages stay where they are; the kernel moves them as it needs to")
@@ -93,7 +95,7 @@ def _undo(record: Record, machine: Machine, *, is_dry: bool) -> UndoOutcome:
     return UndoOutcome(record, "restored")
 
 
-def _restore(record: Record, machine: Machine) -> None:
+def _restore(record: Record, machine: KernelFiles) -> None:
     step = record.step
     if step.act == "mkdir":
         machine.remove(step.path)
@@ -107,7 +109,7 @@ def _restore(record: Record, machine: Machine) -> None:
     _restore_beside(record, machine)
 
 
-def _restore_beside(record: Record, machine: Machine) -> bool:
+def _restore_beside(record: Record, machine: KernelFiles) -> bool:
     """Put back what writing the file made the kernel forget; returns whether there was any."""
     lost = [
         (path, before)

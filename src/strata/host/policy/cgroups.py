@@ -12,7 +12,7 @@ from typing import Final
 
 from strata.host.machine.cpus import show
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.split import Split
+from strata.host.policy.split import CpuSplit
 from strata.host.policy.step import LeftOut, Step
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
@@ -25,7 +25,7 @@ SYSTEM: Final = ("/system.slice", "/init.scope", "/user.slice")
 """Cgroups with daemons and shells, which must never wait until all else sleeps."""
 
 
-def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step | LeftOut]:
+def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step | LeftOut]:
     """Yield the steps on cgroups, by the controllers there are; and what cannot be done here."""
     for controller, files in CONTROLS.items():
         if controller not in kernel.controllers:
@@ -46,7 +46,7 @@ def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: Split) ->
     yield from _others(jobs, threads, kernel, parts)
 
 
-def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
+def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step]:
     """Yield a threaded child for each layer in a job's cgroup, so that threads of one process differ."""
     base = f"{kernel.cgroup_root}{job}"
     above = job.split("/")[1:]
@@ -80,7 +80,7 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) 
             yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, thread.thread.start_ticks)
 
 
-def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
+def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step]:
     """Yield what holds everyone else back: top-level cgroups without a job."""
     users: dict[str, set[int]] = {}
     for thread in threads:

@@ -16,7 +16,7 @@ from typing import Final
 from strata.host.machine.cpus import Cpus, show
 from strata.host.machine.kernel import Kernel
 from strata.host.policy.cgroups import cgroup_steps
-from strata.host.policy.split import Split, split
+from strata.host.policy.split import CpuSplit, split
 from strata.host.policy.step import LeftOut, Step
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
@@ -37,7 +37,7 @@ class PlainPolicy:
 
     steps: tuple[Step, ...]
     left_out: tuple[LeftOut, ...]
-    split: Split
+    split: CpuSplit
 
 
 def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPolicy:
@@ -80,7 +80,7 @@ def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
         yield Step("nice", _task(thread), str(wanted), why, thread.layer, thread.thread.start_ticks)
 
 
-def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split) -> Iterator[Step | LeftOut]:
+def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: CpuSplit) -> Iterator[Step | LeftOut]:
     if len(cpus.nodes) < 2:
         return
     everywhere = set(cpus.numbers)
@@ -115,7 +115,7 @@ def _memory(threads: Sequence[Classified], kernel: Kernel) -> Iterator[Step | Le
             yield Step("migrate", f"/proc/{thread.thread.pid}", str(thread.node), why, thread.layer, start)
 
 
-def _interrupts(threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step | LeftOut]:
+def _interrupts(threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step | LeftOut]:
     if not parts.critical:
         yield LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads")
         return
@@ -134,7 +134,7 @@ def _interrupts(threads: Sequence[Classified], kernel: Kernel, parts: Split) -> 
             )
 
 
-def _frequency(cpus: Cpus, parts: Split) -> Iterator[Step | LeftOut]:
+def _frequency(cpus: Cpus, parts: CpuSplit) -> Iterator[Step | LeftOut]:
     slow = [cpu for cpu in cpus.all if cpu.number in parts.critical and 0 < cpu.floor_hz < cpu.top_hz]
     if not any(cpu.top_hz for cpu in cpus.all):
         yield LeftOut("frequency floor", "the kernel has no cpufreq here")

@@ -17,7 +17,7 @@ BUSY: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class CpuSplit:
     """CPUs for critical threads alone, CPUs for all others, and those of them that support may use.
 
     Empty where the machine is too small to be split.
@@ -40,7 +40,7 @@ class Split:
         return "a fixed number of CPUs" if layer == "support" else "all but those of critical threads"
 
 
-def split(cpus: Cpus, threads: Sequence[Classified]) -> Split:
+def split(cpus: Cpus, threads: Sequence[Classified]) -> CpuSplit:
     """Return the CPUs of each layer.
 
     Critical threads get a core for each that is really busy, at least one for each node with GPUs, at most half of
@@ -48,7 +48,7 @@ def split(cpus: Cpus, threads: Sequence[Classified]) -> Split:
     """
     busy = [thread for thread in threads if thread.layer == "critical" and thread.thread.busy >= BUSY]
     if len(cpus.cores) < LEAST_CORES or not any(thread.layer == "critical" for thread in threads):
-        return Split()
+        return CpuSplit()
     nodes = sorted({thread.node for thread in threads if thread.layer == "critical" and thread.node is not None})
     chosen: list[int] = []
     places: list[int | None] = [*nodes] or [None]
@@ -60,4 +60,4 @@ def split(cpus: Cpus, threads: Sequence[Classified]) -> Split:
             chosen += core
     shared = tuple(cpu for cpu in cpus.numbers if cpu not in chosen)
     fixed = max(1, len(cpus.numbers) // SUPPORT_SHARE)
-    return Split(tuple(sorted(chosen)), shared, shared[-fixed:])
+    return CpuSplit(tuple(sorted(chosen)), shared, shared[-fixed:])

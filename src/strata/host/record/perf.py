@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from strata.errors import MissingPart, StrataError
 from strata.host.record.sink import Sink
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 
 MAX_BUFFER_BYTES: Final = 512 * 2**20
 """Of locked memory over all CPUs."""
@@ -39,7 +39,9 @@ def pages(num_cpus: int) -> int:
     return min(MAX_PAGES, 1 << (fair.bit_length() - 1))
 
 
-def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus: int, folder: Path) -> bool:
+def record(
+    perf: str, work: RecordedCommand, sink: Sink, *, events: Sequence[str], num_cpus: int, folder: Path
+) -> bool:
     """Record while `work` lasts, and write the text to `sink`. `folder` holds perf's own file meanwhile.
 
     Returns whether all of it was recorded, which it is not where the file came to MAX_FILE. Raises MissingPart
@@ -52,7 +54,9 @@ def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus
     return is_whole
 
 
-def _record(perf: str, work: Work, data: IO[bytes], events: Sequence[str], num_cpus: int, folder: Path) -> bool:
+def _record(
+    perf: str, work: RecordedCommand, data: IO[bytes], events: Sequence[str], num_cpus: int, folder: Path
+) -> bool:
     control_read, control = os.pipe()
     heard, heard_write = os.pipe()
     command = [

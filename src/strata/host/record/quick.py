@@ -24,7 +24,7 @@ Interrupt = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ThreadDelta:
     """What a thread did between two snapshots. wait_ms: it could run and had no CPU."""
 
     thread: Classified
@@ -52,7 +52,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ThreadGroup:
     """Threads of one process with one name: how many, and how many CPUs' worth they wanted (ran or waited)."""
 
     process: str
@@ -67,8 +67,8 @@ class Quick:
 
     seconds: float
     num_cpus: int
-    changes: tuple[Change, ...]
-    pools: tuple[Pool, ...]
+    changes: tuple[ThreadDelta, ...]
+    pools: tuple[ThreadGroup, ...]
     interrupts: tuple[tuple[str, int, float], ...]
     notes: tuple[str, ...]
     num_born: int
@@ -122,9 +122,9 @@ def compare(
     )
 
 
-def _change(old: Classified, new: Classified) -> Change:
+def _change(old: Classified, new: Classified) -> ThreadDelta:
     a, b = old.thread, new.thread
-    return Change(
+    return ThreadDelta(
         new,
         1e3 * max(0.0, (b.run_s or 0.0) - (a.run_s or 0.0)),
         1e3 * max(0.0, (b.wait_s or 0.0) - (a.wait_s or 0.0)),
@@ -133,14 +133,14 @@ def _change(old: Classified, new: Classified) -> Change:
     )
 
 
-def _pools(changes: Sequence[Change], seconds: float) -> tuple[Pool, ...]:
+def _pools(changes: Sequence[ThreadDelta], seconds: float) -> tuple[ThreadGroup, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     wanted: dict[tuple[str, str], float] = {}
     for change in changes:
         key = change.thread.thread.process, stem(change.thread.thread.name)
         counts[key] += 1
         wanted[key] = wanted.get(key, 0.0) + (change.run_ms + change.wait_ms) / (1e3 * seconds)
-    pools = [Pool(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
+    pools = [ThreadGroup(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
     return tuple(sorted(pools, key=lambda pool: -pool.wanted_cpus))
 
 
@@ -156,7 +156,9 @@ def _rates(
     return tuple(sorted((rate for rate in rates if rate[2] > 0), key=lambda rate: -rate[2]))
 
 
-def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num_cpus: int) -> list[str]:
+def _notes(
+    changes: Sequence[ThreadDelta], pools: Sequence[ThreadGroup], seconds: float, num_cpus: int
+) -> list[str]:
     notes = []
     for change in changes:
         share, thread = change.wait_ms / (1e3 * seconds), change.thread.thread

@@ -20,7 +20,7 @@ from typing import Final
 
 from strata.errors import MissingPart
 from strata.host.record.sink import Sink
-from strata.host.record.work import Work
+from strata.host.record.work import RecordedCommand
 
 NEEDED: Final = ("sched:sched_switch", "sched:sched_wakeup")
 """Without these nothing can be said."""
@@ -93,7 +93,7 @@ MAX_CPU_KB: Final = 64 * 1024
 PREFIX: Final = "strata-"
 
 
-def record(tracing: Path, work: Work, sink: Sink, *, events: Sequence[str], num_cpus: int) -> None:
+def record(tracing: Path, work: RecordedCommand, sink: Sink, *, events: Sequence[str], num_cpus: int) -> None:
     """Record while `work` lasts, and write the text to `sink`. Raises MissingPart where the kernel refuses."""
     with instance(tracing) as folder:
         try:

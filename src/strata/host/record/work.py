@@ -18,7 +18,7 @@ LOOK_S: Final = 1.0
 """Into a recording: pools of threads are up, and a short command has not ended yet."""
 
 
-class Work:
+class RecordedCommand:
     """`start`, then `wait`; `exit_code` is the command's once it has ended, else None.
 
     `steal` is then what a hypervisor took from this machine meanwhile.

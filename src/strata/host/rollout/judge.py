@@ -16,7 +16,7 @@ import numpy as np
 
 from strata.arrays import Bools
 from strata.decision import Reason
-from strata.host.rollout.pairs import Pair, pairs_of
+from strata.host.rollout.pairs import AttemptPair, pairs_of
 from strata.host.rollout.rollout import Arm, Rollout, RolloutPlan, turn
 from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, radius, rho_of
 from strata.stats import mad
@@ -58,7 +58,7 @@ class NoiseFloor:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RolloutVerdict:
     """Where a roll-out stands and why. `aa` and `ab` are the pairs that were used, to where it stopped.
 
     `low` and `high`: the interval of the change (log-ratio) that holds at any time; infinite before it is known.
@@ -67,8 +67,8 @@ class Verdict:
 
     status: RolloutStatus
     reason: Reason
-    aa: tuple[Pair, ...]
-    ab: tuple[Pair, ...]
+    aa: tuple[AttemptPair, ...]
+    ab: tuple[AttemptPair, ...]
     noise: NoiseFloor | None
     low: float
     high: float
@@ -82,12 +82,12 @@ class Verdict:
         return self.status not in (RolloutStatus.NOISE, RolloutStatus.RUNNING)
 
 
-def changes(pairs: Sequence[Pair]) -> list[float]:
+def changes(pairs: Sequence[AttemptPair]) -> list[float]:
     """Return the changes of the pairs in which both attempts have a value."""
     return [pair.change for pair in pairs if pair.change is not None]
 
 
-def judge(rollout: Rollout) -> Verdict:
+def judge(rollout: Rollout) -> RolloutVerdict:
     """Return the verdict. It is the first that any prefix of the record gives: what stopped stays stopped."""
     plan = rollout.plan
     pairs = pairs_of(rollout)
@@ -95,7 +95,7 @@ def judge(rollout: Rollout) -> Verdict:
     aa = tuple(pair for pair in pairs if not pair.is_ab)
     if len(known) < plan.aa_pairs:
         reason = Reason("rollout-noise-first", plan.name, {"pairs": len(known), "wanted": plan.aa_pairs})
-        verdict = Verdict(RolloutStatus.NOISE, reason, aa, (), None, -math.inf, math.inf, (), 0, 0)
+        verdict = RolloutVerdict(RolloutStatus.NOISE, reason, aa, (), None, -math.inf, math.inf, (), 0, 0)
     else:
         since = known[plan.aa_pairs - 1] + 1
         # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
@@ -110,8 +110,13 @@ def judge(rollout: Rollout) -> Verdict:
 
 
 def _judge_ab(
-    plan: RolloutPlan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: NoiseFloor, *, first: Sequence[float]
-) -> Verdict:
+    plan: RolloutPlan,
+    aa: tuple[AttemptPair, ...],
+    ab: tuple[AttemptPair, ...],
+    noise: NoiseFloor,
+    *,
+    first: Sequence[float],
+) -> RolloutVerdict:
     """Return the first stop, looking after every pair; dangers first. `first`: the changes that set the noise."""
     rho = rho_of(noise.sd, plan.ab_pairs, alpha=plan.alpha)
     better, worse = _rejected(plan, ab, rho, 0.0)
@@ -155,10 +160,10 @@ def _judge_ab(
         "jobs": len(back),
         "of": len({pair.job for pair in used}),
     }
-    return Verdict(status, Reason(token, plan.name, data), aa, used, noise, low, high, back, *failed)
+    return RolloutVerdict(status, Reason(token, plan.name, data), aa, used, noise, low, high, back, *failed)
 
 
-def _rejected(plan: RolloutPlan, ab: Sequence[Pair], rho: float, centre: float) -> tuple[Flags, Flags]:
+def _rejected(plan: RolloutPlan, ab: Sequence[AttemptPair], rho: float, centre: float) -> tuple[Flags, Flags]:
     """Return after each pair whether the change is known to lie above this centre, and whether below.
 
     A pair without values says nothing about it: zero adds to neither sum.
@@ -176,7 +181,7 @@ def _noise(plan: RolloutPlan, seen: Sequence[float]) -> NoiseFloor:
     return NoiseFloor(len(seen), sd, float(low), float(high), radius(sd, plan.ab_pairs, rho=rho, alpha=plan.alpha))
 
 
-def _jobs_back(plan: RolloutPlan, ab: Sequence[Pair], first: Sequence[float]) -> dict[str, int]:
+def _jobs_back(plan: RolloutPlan, ab: Sequence[AttemptPair], first: Sequence[float]) -> dict[str, int]:
     """Return the jobs that lost more than the guard twice in a row, or failed so, and at which pair.
 
     The scale is of all changes so far, of A/A and A/B: noise may grow after A/A. A minority of jobs that lose,
@@ -198,7 +203,7 @@ def _jobs_back(plan: RolloutPlan, ab: Sequence[Pair], first: Sequence[float]) ->
 
 
 def next_policy(
-    rollout: Rollout, verdict: Verdict, labels: Mapping[str, str], *, number: int, config: str
+    rollout: Rollout, verdict: RolloutVerdict, labels: Mapping[str, str], *, number: int, config: str
 ) -> tuple[Arm, Reason]:
     """Return the policy of attempt `number` of a job. What was assigned stays, unless it went back.
 

@@ -9,7 +9,7 @@ from strata.host.rollout.rollout import Arm, Attempt, Rollout, Unit, turn
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AttemptPair:
     """Attempts 2k and 2k + 1 of a job. `change`: log of how much better the candidate was; None if one failed.
 
     In an A/A pair (`is_ab` false) both ran the baseline, and a lot says which is called the candidate. `drift` is
@@ -25,7 +25,7 @@ class Pair:
     devices: int
 
 
-def pairs_of(rollout: Rollout) -> tuple[Pair, ...]:
+def pairs_of(rollout: Rollout) -> tuple[AttemptPair, ...]:
     """Return the pairs that are complete, in the order in which they became so."""
     waiting: dict[tuple[str, str, int], Attempt] = {}
     pairs = []
@@ -42,7 +42,7 @@ def pairs_of(rollout: Rollout) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> Pair | None:
+def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> AttemptPair | None:
     policies = {first.policy, second.policy}
     if policies == {Arm.CANDIDATE}:
         return None
@@ -54,7 +54,7 @@ def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> Pair | None:
     candidate, baseline = (first, second) if is_first else (second, first)
     drift = _log_ratio(second, first, rollout.plan.unit)
     change = drift if drift is None or not is_first else -drift
-    return Pair(
+    return AttemptPair(
         first.job,
         is_ab,
         change,

@@ -11,8 +11,8 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.decision import Trust
-from strata.host.rollout.judge import Verdict, changes, judge
-from strata.host.rollout.pairs import Pair
+from strata.host.rollout.judge import RolloutVerdict, changes, judge
+from strata.host.rollout.pairs import AttemptPair
 from strata.host.rollout.rollout import Rollout
 from strata.stats import Interval, bootstrap
 
@@ -39,7 +39,7 @@ class RolloutReport:
     """
 
     rollout: Rollout
-    verdict: Verdict
+    verdict: RolloutVerdict
     jobs: tuple[JobReport, ...]
     ratio: Interval | None
     saved: Interval | None
@@ -119,13 +119,13 @@ def report_of(rollout: Rollout) -> RolloutReport:
     )
 
 
-def ratios(pairs: tuple[Pair, ...]) -> list[float]:
+def ratios(pairs: tuple[AttemptPair, ...]) -> list[float]:
     """Return how many times better the candidate was, pair by pair, least first."""
     return sorted(math.exp(change) for change in changes(pairs))
 
 
-def _jobs(verdict: Verdict) -> tuple[JobReport, ...]:
-    of_job: dict[str, list[Pair]] = defaultdict(list)
+def _jobs(verdict: RolloutVerdict) -> tuple[JobReport, ...]:
+    of_job: dict[str, list[AttemptPair]] = defaultdict(list)
     for pair in verdict.ab:
         if pair.change is not None:
             of_job[pair.job].append(pair)

@@ -39,7 +39,7 @@ _IS_SLOW: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TraceBlock:
     """What was read of a block: one event a line, and the lines [bytes] that are still to be read, by index."""
 
     events: Events
@@ -84,7 +84,7 @@ class KnownNames:
         self._second = np.insert(self._second, place, second[at])
 
 
-def read_block(raw: bytes, known: KnownNames) -> Block:
+def read_block(raw: bytes, known: KnownNames) -> TraceBlock:
     """Read a block of whole lines, the last with its newline."""
     padded = PAD + raw + PAD
     chars = np.frombuffer(padded, np.uint8)
@@ -115,7 +115,7 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         is_read[head.line] = is_good
     rest = np.flatnonzero(~is_read)
     events.kind[rest] = EventKind.OTHER
-    return Block(events, {int(i): padded[starts[i] : ends[i]] for i in rest})
+    return TraceBlock(events, {int(i): padded[starts[i] : ends[i]] for i in rest})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
-from strata.serving.replay.service import Attempt, Machine, SimulatedService
+from strata.serving.replay.service import ReplayAttempt, ReplayNode, SimulatedService
 from strata.serving.request import RequestSignal
 from strata.serving.wire import StepSample
 from strata.simulate.event_clock import EventClock
@@ -99,7 +99,7 @@ class Replay:
         self._requests: Iterator[Request] = iter(requests)
         self._nodes = {node.node_id: _Member(node) for node in nodes}
         self._unfinished: dict[str, SimulatedRequest] = {}
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, ReplayAttempt] = {}
         self._count = 0
         self._is_fed = False
         self._tick_s = math.inf
@@ -198,13 +198,13 @@ class Replay:
             self.record.add(simulated, "cancelled", self.clock.now)
             self._tell(events.Cancelled(name))
 
-    def _first_token(self, attempt: Attempt) -> None:
+    def _first_token(self, attempt: ReplayAttempt) -> None:
         simulated = self._unfinished[attempt.request_id]
         if math.isnan(simulated.first_token_s):
             simulated.first_token_s = self.clock.now
         self._tell(events.FirstToken(attempt.request_id, attempt.number))
 
-    def _finished(self, attempt: Attempt) -> None:
+    def _finished(self, attempt: ReplayAttempt) -> None:
         simulated = self._end(attempt.request_id)
         self.record.add(simulated, "served", self.clock.now)
         self._tell(events.Finished(attempt.request_id, attempt.number, simulated.request.output_tokens))
@@ -250,7 +250,7 @@ class Replay:
         self._tell(events.Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
         self.clock.at(self.clock.now + self._environment.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
-    def _samples(self, machine: Machine) -> tuple[StepSample, ...]:
+    def _samples(self, machine: ReplayNode) -> tuple[StepSample, ...]:
         """Return what the node would have measured of the steps it does now."""
         samples, context = [], self._environment.context
         for stage, server in machine.servers.items():
@@ -265,19 +265,19 @@ class Replay:
             samples.append(StepSample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
         return tuple(samples)
 
-    def _watch(self, attempt: Attempt) -> None:
+    def _watch(self, attempt: ReplayAttempt) -> None:
         """Let whoever waits for a dead node notice."""
         for stage in attempt.route.stages:
             if not self._nodes[stage.node_id].is_in:
                 self.clock.at(self.clock.now + self._environment.notice_s, self._notice, attempt, stage.node_id)
                 return
 
-    def _notice(self, attempt: Attempt, node_id: str) -> None:
+    def _notice(self, attempt: ReplayAttempt, node_id: str) -> None:
         if attempt.state != "over":
             simulated = self._break_off(attempt)
             self._tell(events.Failed(attempt.request_id, attempt.number, simulated.generated, node_id))
 
-    def _break_off(self, attempt: Attempt) -> SimulatedRequest:
+    def _break_off(self, attempt: ReplayAttempt) -> SimulatedRequest:
         simulated = self._unfinished[attempt.request_id]
         del self._attempts[attempt.request_id]
         simulated.generated += self.service.stop(attempt)
@@ -340,7 +340,7 @@ class Replay:
         self.waiting.pop(name, None)
         if math.isnan(simulated.sent_s):
             simulated.sent_s = self.clock.now
-        attempt = Attempt(
+        attempt = ReplayAttempt(
             name,
             instruction.attempt,
             route,

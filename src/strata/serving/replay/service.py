@@ -33,7 +33,7 @@ _CLOSE: Final = 1e-6
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
+class ReplayAttempt:
     """A request on a route: tokens to read, tokens to generate, and how far it is.
 
     target: where the path's count of tokens will stand when it is done. work_s: prefill that is left, chunk_s: of
@@ -47,7 +47,7 @@ class Attempt:
     new_tokens: int
     state: Literal["reading", "passing", "decoding", "over"] = "reading"
     path: Path | None = None
-    reader: Machine | None = None
+    reader: ReplayNode | None = None
     work_s: float = 0.0
     chunk_s: float = 0.0
     onward_s: float = 0.0
@@ -68,7 +68,7 @@ class _Server:
 
 
 @dataclass(slots=True, eq=False)
-class Machine:
+class ReplayNode:
     """One node: what it decodes and reads, and how busy it was; `heads` are requests whose route begins here."""
 
     node_id: str
@@ -76,7 +76,7 @@ class Machine:
     factor: float = 1.0
     servers: dict[Stage, _Server] = field(default_factory=dict)
     paths: dict[Path, None] = field(default_factory=dict)
-    reading: deque[Attempt] = field(default_factory=deque)
+    reading: deque[ReplayAttempt] = field(default_factory=deque)
     heads: dict[str, None] = field(default_factory=dict)
     work_s: float = 0.0
     chunk_s: float = 0.0
@@ -100,7 +100,7 @@ class Path:
 
     stages: Pipeline
     servers: tuple[StageServer, ...]
-    machines: tuple[Machine, ...]
+    machines: tuple[ReplayNode, ...]
     ring: Line
     onward: Line
     closing: Line
@@ -110,7 +110,7 @@ class Path:
     hop_s: float = 0.0
     since_s: float = 0.0
     timing: int = 0
-    targets: list[tuple[float, int, Attempt]] = field(default_factory=list)
+    targets: list[tuple[float, int, ReplayAttempt]] = field(default_factory=list)
     number: int = 0
     passed_tokens: float = 0.0
     decode_s: float = 0.0
@@ -140,7 +140,7 @@ class Path:
         self.step_s = max(slowest_s, chain_s + self.hop_s)
 
 
-Around = tuple[dict[Path, None], dict[Machine, None]]
+Around = tuple[dict[Path, None], dict[ReplayNode, None]]
 """Paths and machines that set each other's pace, in an order that repeats."""
 
 
@@ -152,19 +152,19 @@ class SimulatedService:
         clock: EventClock[float],
         layout_of: Callable[[Pipeline], Layout],
         *,
-        first_token: Callable[[Attempt], None],
-        finished: Callable[[Attempt], None],
+        first_token: Callable[[ReplayAttempt], None],
+        finished: Callable[[ReplayAttempt], None],
     ) -> None:
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, ReplayNode] = {}
         self.paths: dict[Pipeline, Path] = {}
         self._clock, self._layout_of = clock, layout_of
         self._first_token, self._finished = first_token, finished
 
-    def add(self, node_id: str) -> Machine:
+    def add(self, node_id: str) -> ReplayNode:
         """Return the machine of a node, a new one where it is not known or was down."""
         machine = self.machines.get(node_id)
         if machine is None:
-            machine = self.machines[node_id] = Machine(node_id, since_s=self._clock.now)
+            machine = self.machines[node_id] = ReplayNode(node_id, since_s=self._clock.now)
         elif not machine.is_up:
             self.change(node_id, is_up=True, factor=1.0)
         return machine
@@ -180,7 +180,7 @@ class SimulatedService:
             machine.factor = factor
         self._retime(around)
 
-    def start(self, attempt: Attempt) -> None:
+    def start(self, attempt: ReplayAttempt) -> None:
         """Take an attempt in; it waits for its prefill."""
         path = attempt.path = self._path(attempt.route.stages)
         path.machines[0].heads[attempt.request_id] = None
@@ -200,7 +200,7 @@ class SimulatedService:
         reader.reading.append(attempt)
         self._retime(around)
 
-    def stop(self, attempt: Attempt) -> int:
+    def stop(self, attempt: ReplayAttempt) -> int:
         """End an attempt wherever it is; returns the tokens it has generated."""
         path, reader = attempt.path, attempt.reader
         assert path is not None
@@ -226,7 +226,7 @@ class SimulatedService:
 
     # -- prefill
 
-    def _read(self, machine: Machine, timing: int) -> None:
+    def _read(self, machine: ReplayNode, timing: int) -> None:
         if timing != machine.timing or not machine.reading:
             return
         around = self._settle((machine,))
@@ -235,7 +235,7 @@ class SimulatedService:
         self._retime(around)
         self._clock.at(self._clock.now + attempt.onward_s, self._passed, attempt)
 
-    def _passed(self, attempt: Attempt) -> None:
+    def _passed(self, attempt: ReplayAttempt) -> None:
         path = attempt.path
         assert path is not None
         if attempt.state != "passing" or not all(machine.is_up for machine in path.machines):
@@ -273,7 +273,7 @@ class SimulatedService:
         for attempt in done:
             self._end(path, attempt)
 
-    def _end(self, path: Path, attempt: Attempt) -> None:
+    def _end(self, path: Path, attempt: ReplayAttempt) -> None:
         attempt.state = "over"
         path.machines[0].heads.pop(attempt.request_id, None)
         self._finished(attempt)
@@ -307,7 +307,7 @@ class SimulatedService:
                 machine.servers.setdefault(stage, _Server(server, len(stages)))
         return path
 
-    def _settle(self, changed: Iterable[Machine]) -> Around:
+    def _settle(self, changed: Iterable[ReplayNode]) -> Around:
         """Integrate up to now, before anything changes; returns what will have to be timed anew then."""
         machines = dict.fromkeys(changed)
         paths = {path: None for machine in machines for path in machine.paths}

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
 from strata.serving import wire
-from strata.serving.worker.holder import ChainError, Key, Refused
+from strata.serving.worker.holder import AttemptKey, ChainError, Refused
 from strata.serving.worker.links import STEP_HEADER, from_bytes
 from strata.serving.worker.worker import Worker
 
@@ -113,7 +113,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return Response(status_code=DONE)
 
     async def abort(message: wire.AbortMessage) -> Response:
-        worker.abort(Key(message.request_id, message.attempt))
+        worker.abort(AttemptKey(message.request_id, message.attempt))
         return Response(status_code=DONE)
 
     async def step(request: Request) -> Response:

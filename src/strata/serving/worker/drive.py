@@ -10,7 +10,7 @@ from typing import Final
 from strata.serving.tasks import TaskSet
 from strata.serving.tokens import VOCAB_SIZE
 from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
-from strata.serving.worker.holder import ChainError, Key
+from strata.serving.worker.holder import AttemptKey, ChainError
 from strata.serving.worker.stage import StageRunner
 
 STEP_LIMIT_S: Final = 30.0
@@ -31,7 +31,7 @@ class ChainDriver:
     """The attempts that are driven from here, each with the token it waits for."""
 
     def __init__(self, *, step_limit_s: float = STEP_LIMIT_S) -> None:
-        self.driven: dict[Key, _Drive] = {}
+        self.driven: dict[AttemptKey, _Drive] = {}
         self.num_tokens = 0
         self.step_limit_s = step_limit_s
         self.loose = TaskSet(lambda _error: None)
@@ -39,11 +39,11 @@ class ChainDriver:
 
     def deliver(self, message: TokenMessage) -> None:
         """Take a token; one nobody waits for (of an aborted attempt, or a second time) is dropped."""
-        drive = self.driven.get(Key(message.request_id, message.attempt))
+        drive = self.driven.get(AttemptKey(message.request_id, message.attempt))
         if drive and drive.token and not drive.token.done() and drive.step == message.step:
             drive.token.set_result(message.token)
 
-    def abort(self, key: Key) -> None:
+    def abort(self, key: AttemptKey) -> None:
         """End an attempt: its stream says so and closes."""
         if drive := self.driven.get(key):
             drive.is_aborted = True
@@ -52,7 +52,7 @@ class ChainDriver:
 
     async def generate(self, stage: StageRunner, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
-        key = Key(message.request_id, message.attempt)
+        key = AttemptKey(message.request_id, message.attempt)
         assert key not in self.driven, "who asks has looked"
         drive = self.driven[key] = _Drive()
         try:

@@ -34,7 +34,7 @@ class ChainError(StrataError):
         self.node_id = node_id
 
 
-class Key(NamedTuple):
+class AttemptKey(NamedTuple):
     """One attempt at a request."""
 
     request_id: str
@@ -89,9 +89,9 @@ class Holder:
         self.shape, self.maker = shape, maker
         self.memory_bytes, self.slots = memory_bytes, slots
         self.plans: dict[int, Held] = {}
-        self.sequences: dict[Key, Sequence] = {}
+        self.sequences: dict[AttemptKey, Sequence] = {}
         self._layers: dict[int, Any] = {}
-        self._stopped = OrderedDict[Key, None]()
+        self._stopped = OrderedDict[AttemptKey, None]()
 
     @property
     def loaded(self) -> tuple[int, ...]:
@@ -148,7 +148,9 @@ class Holder:
             held.is_released = True
             self._tidy()
 
-    def begin(self, key: Key, version: int, first: int, end: int, *, kv_tokens: int, now_s: float) -> Sequence:
+    def begin(
+        self, key: AttemptKey, version: int, first: int, end: int, *, kv_tokens: int, now_s: float
+    ) -> Sequence:
         """Reserve a slot and memory for a sequence.
 
         Raises Refused: the plan is not ready here, or there is no room.
@@ -168,7 +170,7 @@ class Holder:
         self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
         return sequence
 
-    def at(self, key: Key, now_s: float) -> Sequence:
+    def at(self, key: AttemptKey, now_s: float) -> Sequence:
         """Return a sequence that is running. Raises Refused where it is not here (any more)."""
         sequence = self.sequences.get(key)
         if sequence is None:
@@ -176,19 +178,19 @@ class Holder:
         sequence.moved_s = now_s
         return sequence
 
-    def end(self, key: Key) -> None:
+    def end(self, key: AttemptKey) -> None:
         """Free what a sequence holds; one that is not here has ended already."""
         if self.sequences.pop(key, None) is not None:
             self._tidy()
 
-    def stop(self, key: Key) -> None:
+    def stop(self, key: AttemptKey) -> None:
         """Free what a sequence holds, for good: a step of it that comes late must not begin it anew."""
         self._stopped[key] = None
         if len(self._stopped) > STOPPED:
             self._stopped.popitem(last=False)
         self.end(key)
 
-    def expire(self, before_s: float, driven: Iterable[Key] = ()) -> list[Key]:
+    def expire(self, before_s: float, driven: Iterable[AttemptKey] = ()) -> list[AttemptKey]:
         """End the sequences that have not moved since, but for those driven from here; return them."""
         kept = set(driven)
         idle = [key for key, sequence in self.sequences.items() if sequence.moved_s < before_s and key not in kept]

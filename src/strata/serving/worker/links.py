@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from strata.errors import StrataError
 from strata.serving.wire import AbortMessage, Message, StepError, StepHeader, TokenMessage
-from strata.serving.worker.holder import ChainError, Key
+from strata.serving.worker.holder import AttemptKey, ChainError
 
 GATEWAY_LIMIT_S: Final = 5.0
 HOP_LIMIT_S: Final = 2.0
@@ -118,7 +118,7 @@ class HttpPeers:
         """Send a token to the first worker; who cannot is suspected, for the first one waits for it."""
         await self._post(f"{url}/token", content=message.model_dump_json(), suspect=self._node_id)
 
-    async def abort(self, url: str, key: Key) -> None:
+    async def abort(self, url: str, key: AttemptKey) -> None:
         """Have a worker free what an attempt holds."""
         message = AbortMessage(request_id=key.request_id, attempt=key.attempt)
         await self._post(f"{url}/abort", content=message.model_dump_json(), suspect=None)

@@ -89,9 +89,9 @@ class LayerMaker:
         )
         return build_layer(size, number, seed=self.shape.seed).to(self.device)
 
-    def part(self, first: int, end: int, layers: Mapping[int, Any]) -> Part:
+    def part(self, first: int, end: int, layers: Mapping[int, Any]) -> BlockRange:
         """Return blocks [first, end), taken from made layers, as something that runs."""
-        return Part(self.shape, first, end, layers, self.device)
+        return BlockRange(self.shape, first, end, layers, self.device)
 
     def cache(self, max_tokens: int) -> Cache:
         """Return the empty cache of a sequence."""
@@ -99,7 +99,7 @@ class LayerMaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BlockRange:
     """Blocks [first, end) with the embedding before and the head after, where they are an end of the model."""
 
     shape: Shape

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from strata.clock import Clock
 from strata.serving.wire import Phase, StepHeader, StepSample, TokenMessage
-from strata.serving.worker.holder import ChainError, DecodeRow, Holder, Key, Refused, Sequence
+from strata.serving.worker.holder import AttemptKey, ChainError, DecodeRow, Holder, Refused, Sequence
 from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.turns import Turns
 
@@ -71,7 +71,7 @@ class StageRunner:
 
         given: tokens on the first stage, hidden states [T, D] on others. Raises ChainError: the attempt is over.
         """
-        key = Key(header.request_id, header.attempt)
+        key = AttemptKey(header.request_id, header.attempt)
         sequence = self._sequence(key, header)
         try:
             await self._step(key, sequence, header, given)
@@ -79,7 +79,7 @@ class StageRunner:
             self.holder.end(key)
             raise
 
-    async def _step(self, key: Key, sequence: Sequence, header: StepHeader, given: Any) -> None:
+    async def _step(self, key: AttemptKey, sequence: Sequence, header: StepHeader, given: Any) -> None:
         try:
             hidden, token = await self._turns.take(_Step(sequence, header, given))
         except Exception as error:
@@ -98,7 +98,7 @@ class StageRunner:
         else:
             await self.peers.token(header.first_url, message)
 
-    def _sequence(self, key: Key, header: StepHeader) -> Sequence:
+    def _sequence(self, key: AttemptKey, header: StepHeader) -> Sequence:
         here, now_s = header.stages[0], self._clock()
         if here.node_id != self.node_id:
             raise ChainError(f"{self.node_id} received a step that was meant for {here.node_id}", here.node_id)

@@ -13,7 +13,7 @@ from strata.clock import Clock
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
-from strata.serving.worker.holder import ChainError, Holder, Key, StageMaker
+from strata.serving.worker.holder import AttemptKey, ChainError, Holder, StageMaker
 from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.shape import Shape
 from strata.serving.worker.stage import StageRunner
@@ -93,7 +93,7 @@ class Worker:
 
     async def generate(self, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Drive an attempt; however it ends, the other workers of its route free what they hold of it."""
-        key = Key(message.request_id, message.attempt)
+        key = AttemptKey(message.request_id, message.attempt)
         if key in self.driver.driven:
             yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} is already running")
             return
@@ -105,20 +105,20 @@ class Worker:
             for url in {stage.url for stage in message.stages[1:]} - {self.stage.url}:
                 self.tasks.start(self._abort_there(url, key))
 
-    def abort(self, key: Key) -> None:
+    def abort(self, key: AttemptKey) -> None:
         """Stop an attempt and free what it holds here; one that is driven from here ends everywhere."""
         if key in self.driver.driven:
             self.driver.abort(key)
         else:
             self.holder.stop(key)
 
-    async def _abort_there(self, url: str, key: Key) -> None:
+    async def _abort_there(self, url: str, key: AttemptKey) -> None:
         try:
             await self.peers.abort(url, key)
         except ChainError as fault:  # it is gone, or its lease will end it
             log.info("attempt %d of %s: %s", key.attempt, key.request_id, fault)
 
-    def expire(self) -> list[Key]:
+    def expire(self) -> list[AttemptKey]:
         """End orphans; return them."""
         return self.holder.expire(self._clock() - self._lease_s, self.driver.driven)
 

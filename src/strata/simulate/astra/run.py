@@ -45,7 +45,7 @@ _REBUILD: Final = "an unmodified build of ASTRA-sim 2.x"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AstraAnswer:
     """What a binary answered: when each rank finished and how long it only communicated [ns], None if not said."""
 
     finish_ns: tuple[int, ...]
@@ -54,7 +54,9 @@ class Run:
     log: str
 
 
-def run(binary: Path, scenario: Scenario | Ns3Network, *, time_limit_s: float, keep: Path | None = None) -> Run:
+def run(
+    binary: Path, scenario: Scenario | Ns3Network, *, time_limit_s: float, keep: Path | None = None
+) -> AstraAnswer:
     """Run `binary` in a folder of its own that holds the files and traces of a scenario; return what it said.
 
     The folder is removed whatever happens; `keep` names one that stays, with the binary's output in stdout.log.
@@ -76,7 +78,7 @@ def run(binary: Path, scenario: Scenario | Ns3Network, *, time_limit_s: float, k
     if code != 0:
         raise StrataError(f"{binary.name} failed: {_exit(code)}{_tail(log)}")
     finish, exposed = parse(log, scenario.num_ranks, name=binary.name)
-    return Run(finish, exposed, wall_s, log)
+    return AstraAnswer(finish, exposed, wall_s, log)
 
 
 def parse(log: str, num_ranks: int, *, name: str = "ASTRA-sim") -> tuple[tuple[int, ...], tuple[int | None, ...]]:

@@ -10,7 +10,7 @@ from math import prod
 from strata.errors import UsageError
 from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.closed_forms import alone_ns, ring_reductions_ns, ring_steps
-from strata.simulate.compat.network import Dimension, Link, Path, Topology
+from strata.simulate.compat.network import Dimension, FifoLink, Path, Topology
 from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Algorithm, Collective, System
 
 
@@ -39,7 +39,7 @@ def path(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimension
     """Return the links a message takes; unaware, one of its own that is never busy."""
     dimension = dimensions[0]
     if dimension.backend is AstraBackend.UNAWARE:
-        return (Link((source, dest), 0, send_ns(source, dest, size_bytes, dimensions)),)
+        return (FifoLink((source, dest), 0, send_ns(source, dest, size_bytes, dimensions)),)
     ends: list[str | int] = [source, dest]
     if dimension.topology is Topology.SWITCH:
         ends = [source, "switch", dest]
@@ -48,7 +48,7 @@ def path(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimension
         step = 1 if (dest - source) % n <= n // 2 else -1
         ends = [(source + step * hop) % n for hop in range(dimension.ring_hops(source, dest) + 1)]
     times = dimension.busy_ns(size_bytes), dimension.link_ns(size_bytes)
-    return tuple(Link(wire, *times) for wire in pairwise(ends))
+    return tuple(FifoLink(wire, *times) for wire in pairwise(ends))
 
 
 def ring_ns(

@@ -15,7 +15,7 @@ from strata.simulate.astra.discover import AstraBackend
 Wire = tuple[str | int, ...]
 
 
-class Link(NamedTuple):
+class FifoLink(NamedTuple):
     """One FIFO server on a message's way: who shares it, how long one message keeps it, when it arrives."""
 
     wire: Wire
@@ -23,7 +23,7 @@ class Link(NamedTuple):
     arrival_ns: int
 
 
-Path = tuple[Link, ...]
+Path = tuple[FifoLink, ...]
 
 
 class Topology(StrEnum):

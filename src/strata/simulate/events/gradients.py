@@ -16,7 +16,7 @@ from strata.errors import UsageError
 from strata.fleet.fleet import Link, Pair
 from strata.simulate.analytic import exchanged, shares
 from strata.simulate.collective import AllReduce
-from strata.simulate.events.pipeline import Sender, Steps, World, answers
+from strata.simulate.events.pipeline import Sender, SharedState, Steps, answers
 from strata.simulate.timeline import SpanKind
 from strata.workload.plan import TrainingPlan
 
@@ -56,7 +56,7 @@ def rounds(across: AllReduce) -> list[tuple[int, Floats]]:
     return [(1, gathered.T), (1, gathered)]
 
 
-def exchange(world: World, sender: Sender, across: AllReduce, between: Wires, cause: int) -> Steps:
+def exchange(world: SharedState, sender: Sender, across: AllReduce, between: Wires, cause: int) -> Steps:
     """Run the sum, a process; returns the number of the span that ended last."""
     env, last, is_star = world.env, cause, across.algorithm == "star"
     for repeats, sizes in rounds(across):
@@ -76,7 +76,7 @@ def exchange(world: World, sender: Sender, across: AllReduce, between: Wires, ca
 
 
 def _message(
-    world: World, sender: Sender, shares: dict[Pair, float], size_bytes: float, cause: int, *, is_late: bool
+    world: SharedState, sender: Sender, shares: dict[Pair, float], size_bytes: float, cause: int, *, is_late: bool
 ) -> Steps:
     """Send one member's part of a round over its links; returns when it arrived and the number of its span."""
     parts = [
@@ -88,7 +88,7 @@ def _message(
     return world.env.now, max(answers(parts))
 
 
-def _part(world: World, sender: Sender, pair: Pair, size_bytes: float, cause: int) -> Steps:
+def _part(world: SharedState, sender: Sender, pair: Pair, size_bytes: float, cause: int) -> Steps:
     start_s = world.env.now
     work_s = size_bytes / _link(world, pair).bandwidth_bytes_per_s
     yield world.network.send(pair, work_s, owner=sender, priority=sender.priority)
@@ -96,13 +96,13 @@ def _part(world: World, sender: Sender, pair: Pair, size_bytes: float, cause: in
     return world.record.add(lane, SpanKind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
 
 
-def _link(world: World, pair: Pair) -> Link:
+def _link(world: SharedState, pair: Pair) -> Link:
     link = world.fleet.links.get(pair)
     if link is None:
         raise UsageError(f"the gradient sum needs a link from {pair[0]} to {pair[1]}, and there is none")
     return link
 
 
-def _latency_s(world: World, pairs: Iterable[Pair]) -> float:
+def _latency_s(world: SharedState, pairs: Iterable[Pair]) -> float:
     """Return the longest latency of some links now."""
     return max(_link(world, pair).latency_s * world.network.latency_factor(pair) for pair in pairs)

@@ -14,7 +14,7 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
-from strata.simulate.order import Work, in_turn, interleaved
+from strata.simulate.order import StageWork, in_turn, interleaved
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
@@ -24,7 +24,7 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 @dataclass(slots=True)
-class World:
+class SharedState:
     """What all jobs share: the clock, the fleet, its links, and the record of what happened."""
 
     env: simpy.Environment
@@ -61,7 +61,7 @@ class PipelineRun:
 
     def __init__(
         self,
-        world: World,
+        world: SharedState,
         sender: Sender,
         *,
         plan: TrainingPlan,
@@ -77,8 +77,8 @@ class PipelineRun:
             in_turn(stage.warmup, count) if self.chunks == 1 else interleaved(i, stages, count, self.chunks)
             for i, stage in enumerate(pipeline.stages)
         ]
-        self._done: dict[tuple[int, Work], simpy.Event] = {}
-        self._arrived: dict[tuple[int, Work], simpy.Event] = {}
+        self._done: dict[tuple[int, StageWork], simpy.Event] = {}
+        self._arrived: dict[tuple[int, StageWork], simpy.Event] = {}
         self.lanes, self._links = self._announce(prefix)
         self.last_backward = world.env.event()
 
@@ -86,7 +86,7 @@ class PipelineRun:
         """Start all processes after the span `cause`; returns the first stage's, which ends last."""
         env = self.world.env
         for i, order in enumerate(self.orders):
-            messages: dict[tuple[SpanKind, int], list[tuple[Work, Work]]] = {}
+            messages: dict[tuple[SpanKind, int], list[tuple[StageWork, StageWork]]] = {}
             for work in order:
                 self._done[i, work] = env.event()
                 to = self._target(i, work)
@@ -98,7 +98,7 @@ class PipelineRun:
         stages = [env.process(self._work(i, order, cause)) for i, order in enumerate(self.orders)]
         return stages[0]
 
-    def _target(self, stage: int, work: Work) -> tuple[int, Work] | None:
+    def _target(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
         """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
         forward = work.kind is SpanKind.FORWARD
         to, chunk = stage + (1 if forward else -1), work.chunk
@@ -106,7 +106,7 @@ class PipelineRun:
             to, chunk = to % len(self.orders), chunk + (1 if forward else -1)
         return (to, work._replace(chunk=chunk)) if 0 <= chunk < self.chunks else None
 
-    def _work(self, stage: int, order: Sequence[Work], last: int) -> Steps:
+    def _work(self, stage: int, order: Sequence[StageWork], last: int) -> Steps:
         """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
         env = self.world.env
         busy_s = {SpanKind.FORWARD: self.times.forward_s[stage], SpanKind.BACKWARD: self.times.backward_s[stage]}
@@ -124,7 +124,7 @@ class PipelineRun:
             self._done[stage, work].succeed(last)
         return last
 
-    def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[Work, Work]]) -> Steps:
+    def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[StageWork, StageWork]]) -> Steps:
         """Send the results of a stage one after another: each holds the link, then travels on its own."""
         # One process a link and direction: it takes the messages in the order of the work, so a link that serves
         # first come, first served needs no queue.

@@ -11,7 +11,7 @@ import simpy
 from strata.decision import Trust
 from strata.simulate.collective import eta
 from strata.simulate.events.network import Network
-from strata.simulate.events.pipeline import Steps, World, answers
+from strata.simulate.events.pipeline import SharedState, Steps, answers
 from strata.simulate.events.step import Step
 from strata.simulate.events.work import AS_PLANNED, Conditions, DeviceFailure, Job, LinkFailure, LinkVariation
 from strata.simulate.report import StepReport
@@ -42,7 +42,7 @@ def simulate(
     """
     fleet = jobs[0].model.fleet
     env = _Counting()
-    world = World(env, fleet, Network(env, fleet.links, are_shared=are_links_shared), Record())
+    world = SharedState(env, fleet, Network(env, fleet.links, are_shared=are_links_shared), Record())
     link_rng, *job_rngs = rng.spawn(1 + len(jobs))
     runs = [JobRun(world, job, conditions, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)]
     if conditions.link_variation is not None:
@@ -70,7 +70,7 @@ class JobRun:
     """Runs the steps of one job, and again from the last checkpoint when a device fails."""
 
     def __init__(
-        self, world: World, job: Job, conditions: Conditions, *, steps: int, rng: np.random.Generator
+        self, world: SharedState, job: Job, conditions: Conditions, *, steps: int, rng: np.random.Generator
     ) -> None:
         self.world, self.job, self.conditions, self.steps, self.rng = world, job, conditions, steps, rng
         self.failed = world.env.event()
@@ -127,14 +127,14 @@ class JobRun:
         return report
 
 
-def _fail(world: World, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:
+def _fail(world: SharedState, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:
     yield world.env.timeout(failure.at_s)
     for run in runs:
         if failure.domain in run.job.plan.domains:
             run.fail()
 
 
-def _cut(world: World, failure: LinkFailure) -> Steps:
+def _cut(world: SharedState, failure: LinkFailure) -> Steps:
     ends = (failure.source, failure.dest)
     pairs = [pair for pair in (ends, ends[::-1]) if pair in world.fleet.links]
     for is_cut, after_s in ((True, failure.at_s), (False, failure.duration_s)):
@@ -143,7 +143,7 @@ def _cut(world: World, failure: LinkFailure) -> Steps:
             world.network.cut(pair, is_cut=is_cut)
 
 
-def _vary_links(world: World, link_variation: LinkVariation, rng: np.random.Generator) -> Steps:
+def _vary_links(world: SharedState, link_variation: LinkVariation, rng: np.random.Generator) -> Steps:
     pairs = list(world.fleet.links)
     processes = (link_variation.bandwidth, link_variation.latency)
     states = [process and process.reset(rng, (len(pairs),)) for process in processes]

@@ -12,7 +12,7 @@ import simpy
 
 from strata.simulate.collective import AllReduce
 from strata.simulate.events.gradients import Wires, exchange, wires
-from strata.simulate.events.pipeline import PipelineRun, Sender, Steps, Traits, World, answers
+from strata.simulate.events.pipeline import PipelineRun, Sender, SharedState, Steps, Traits, answers
 from strata.simulate.events.work import Job
 from strata.simulate.timeline import SpanKind
 
@@ -20,7 +20,7 @@ from strata.simulate.timeline import SpanKind
 class Step:
     """A step that starts now. `exposed_s`: what the sum between pipelines adds once the backwards are done [s]."""
 
-    def __init__(self, world: World, job: Job, *, jitter: float, rng: np.random.Generator) -> None:
+    def __init__(self, world: SharedState, job: Job, *, jitter: float, rng: np.random.Generator) -> None:
         self.world, self.job, self.exposed_s = world, job, 0.0
         self.sender = Sender(job.name, job.priority)
         plan, model = job.plan, job.model

@@ -53,7 +53,7 @@ NOTHING: Final = np.zeros((0, 5))
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class NodeFit:
     """The terms of one node and phase after its measurements.
 
     confidence: share of the prior's variance, at the reference, that measurements took away, 0 to 1.
@@ -72,7 +72,7 @@ class Calibration:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Phase], Floats] = {}  # [n, 5], replaced and never changed
-        self._fits: dict[tuple[str, Phase], tuple[Floats, Terms, Fit]] = {}  # the last answers, and to what
+        self._fits: dict[tuple[str, Phase], tuple[Floats, Terms, NodeFit]] = {}  # the last answers, and to what
 
     def observe(
         self, node_id: str, phase: Phase, *, first: int, end: int, units: int, context: float, seconds: float
@@ -99,7 +99,7 @@ class Calibration:
         copied._seen, copied._fits = dict(self._seen), dict(self._fits)
         return copied
 
-    def fit(self, node_id: str, phase: Phase, prior: Terms) -> Fit:
+    def fit(self, node_id: str, phase: Phase, prior: Terms) -> NodeFit:
         """Return a node's terms [L + 1]: the prior's, the roofline's, where it was never measured.
 
         A prior of no time at all (the rates are not known) stays as it is: there is nothing to correct.
@@ -110,7 +110,7 @@ class Calibration:
             return last[2]
         known = seen[seen[:, 1] < len(prior.fixed_s)]
         is_usable = len(known) and prior.at(prior.units, prior.context).min() > 0
-        fit = _Line(prior, known).solved() if is_usable else Fit(prior)
+        fit = _Line(prior, known).solved() if is_usable else NodeFit(prior)
         if is_usable:
             self._fits[key] = seen, prior, fit
         return fit
@@ -146,7 +146,7 @@ class _Line:
             _sums(terms, first, end) * units for terms in (self.usual, self.added, self.shrunk)
         )
 
-    def solved(self) -> Fit:
+    def solved(self) -> NodeFit:
         count, expected_s = len(self.measured_s), self.as_usual.sum(axis=0)
         ratio = float(np.median(np.log(self.measured_s / expected_s)))
         factor = math.exp(ratio * count / (count + DOUBT))
@@ -172,7 +172,7 @@ class _Line:
         variance_before = float(self.at_reference @ self.at_reference) / prior_precision
         variance_after = float(self.at_reference @ np.linalg.solve(precision, self.at_reference))
         is_sure = count >= LEAST and spread <= MOST_SPREAD
-        return Fit(
+        return NodeFit(
             Terms(terms[0], terms[1], terms[2], self.prior.units, self.prior.context),
             count,
             min(1.0, max(0.0, 1.0 - variance_after / variance_before)),

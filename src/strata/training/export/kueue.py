@@ -14,7 +14,7 @@ from strata.fleet import catalogue
 from strata.fleet.vendor_resources import usual_resource
 from strata.training.export import torchrun
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes
-from strata.training.export.ranks import Layout
+from strata.training.export.ranks import RankLayout
 from strata.workload.script import comment, slugs
 
 DOMAIN_LABEL: Final = "strata/domain"
@@ -34,7 +34,7 @@ class _Job:
     devices: int
 
 
-def render(layout: Layout, name: str) -> LaunchFiles:
+def render(layout: RankLayout, name: str) -> LaunchFiles:
     """Return the torchrun launch files and `jobset.yaml`. Raises UsageError where a plan has no rank map."""
     launch = torchrun.render(layout)
     (name,) = slugs([name[:20]])
@@ -74,7 +74,7 @@ def _jobs(nodes: DomainNodes) -> Iterator[_Job]:
         first += count
 
 
-def _notes(layout: Layout, launch: LaunchFiles) -> Iterator[str]:
+def _notes(layout: RankLayout, launch: LaunchFiles) -> Iterator[str]:
     for domain in layout.plan.domains:
         if _resource(layout.accelerator[domain]) is None:
             yield (
@@ -93,7 +93,7 @@ def _resource(accelerator: str) -> str | None:
         return None
 
 
-def _replicated(name: str, job: _Job, master: str, layout: Layout) -> dict[str, Any]:
+def _replicated(name: str, job: _Job, master: str, layout: RankLayout) -> dict[str, Any]:
     devices = {_resource(layout.accelerator[job.nodes.domain]) or "nvidia.com/gpu": job.devices}
     offset = {"NODE_OFFSET": job.first, "RANK_OFFSET": job.nodes.nodes[job.first][0].rank}
     environment = {"MASTER_ADDR": master, "MASTER_PORT": "29500", **offset}

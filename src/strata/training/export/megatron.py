@@ -14,14 +14,14 @@ from typing import Final
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
-from strata.training.export.ranks import Layout, Rank, RankMap, rank_map
+from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
 from strata.training.plan.schema import PlannedJob, PlannedModel
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
 
 
-def render(layout: Layout, job: PlannedJob) -> LaunchFiles:
+def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
     """Return the launch files. Raises UsageError, with every reason, where Megatron would train something else."""
     plan = layout.plan
     refusals = list(_refusals(plan))

@@ -17,7 +17,7 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """A plan and what numbering its devices takes of the fleet."""
 
     plan: TrainingPlan
@@ -26,7 +26,7 @@ class Layout:
     accelerator: Mapping[str, str]
 
     @classmethod
-    def of(cls, saved: SavedPlan) -> Layout:
+    def of(cls, saved: SavedPlan) -> RankLayout:
         """Return the layout of a plan file."""
         return cls(
             saved.plan,
@@ -120,7 +120,7 @@ class RankMap:
         return {"world_size": len(self.ranks), "num_layers": self.num_layers, **asdict(self)}
 
 
-def rank_map(layout: Layout) -> RankMap:
+def rank_map(layout: RankLayout) -> RankMap:
     """Return who runs what. Raises UsageError for interleaved plans and for those that do not fit their nodes."""
     if layout.plan.virtual_stages > 1:
         raise UsageError(
@@ -142,7 +142,7 @@ def rank_map(layout: Layout) -> RankMap:
     )
 
 
-def _place(layout: Layout) -> list[Rank]:
+def _place(layout: RankLayout) -> list[Rank]:
     """Return all ranks, not yet numbered, each on its device."""
     taken = dict.fromkeys(layout.plan.domains, 0)
     places = []

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from importlib import resources
 
 from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
-from strata.training.export.ranks import Layout, rank_map
+from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.plan import TrainingPlan
 
 # The training script is kept importable, so that it is linted and typed; the copy finds its model beside it.
 _IN_PACKAGE, _BESIDE = "from strata.workload.tiny import", "from tiny import"
 
 
-def render(layout: Layout) -> LaunchFiles:
+def render(layout: RankLayout) -> LaunchFiles:
     """Return the launch files. Raises UsageError where a plan has no rank map."""
     ranks = rank_map(layout)
     notes = tuple(_notes(layout.plan))

@@ -99,7 +99,7 @@ class StageCosts:
     load_bytes: Floats
 
 
-class Part:
+class AssignmentCosts:
     """The cost model of one assignment; costs are computed once per tensor-parallel degrees and copies."""
 
     def __init__(self, model: StepModel, assignment: Assignment) -> None:

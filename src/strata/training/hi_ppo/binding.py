@@ -19,7 +19,7 @@ from strata.arrays import Floats, Ints
 from strata.simulate import screening
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.traffic import card_bytes_per_s
-from strata.training.hi_ppo.assignment import Assignment, Degrees, Part, StageCosts
+from strata.training.hi_ppo.assignment import Assignment, AssignmentCosts, Degrees, StageCosts
 from strata.training.hi_ppo.domain_state import DomainState
 from strata.workload.job import Schedule
 
@@ -52,7 +52,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pace:
+class BindingRate:
     """How fast a binding is. step_s is inf where a device is gone.
 
     copy_s: [R] each copy's part of the step. work_s: [S] of one microbatch at nominal speed. after_s: gradient
@@ -86,21 +86,23 @@ def group_speed(domain_state: DomainState, devices: Ints) -> Floats:
     return np.asarray(np.append(domain_state.speed, np.inf)[devices].min(axis=-1))  # NOBODY reads the last one
 
 
-def holds(part: Part, domain_state: DomainState, binding: Binding) -> bool:
+def holds(part: AssignmentCosts, domain_state: DomainState, binding: Binding) -> bool:
     """Whether every device is there and has the memory its stage needs."""
     need = part.need_bytes(binding.degrees, len(binding.devices), int(binding.microbatches.max()))
     room = np.append(domain_state.free_memory_bytes, np.inf)[binding.devices].min(axis=-1) * part.memory_share
     return bool((group_speed(domain_state, binding.devices) > 0).all() and (room >= need).all())
 
 
-def pace(part: Part, domain_state: DomainState, binding: Binding, *, is_exact: bool = False) -> Pace:
+def pace(
+    part: AssignmentCosts, domain_state: DomainState, binding: Binding, *, is_exact: bool = False
+) -> BindingRate:
     """Return `paces` of one binding."""
     return paces(part, domain_state, [binding], is_exact=is_exact)[0]
 
 
 def paces(
-    part: Part, domain_state: DomainState, bindings: Sequence[Binding], *, is_exact: bool = False
-) -> list[Pace]:
+    part: AssignmentCosts, domain_state: DomainState, bindings: Sequence[Binding], *, is_exact: bool = False
+) -> list[BindingRate]:
     """Return the step times of the part on its own, its neighbours in other domains never waited for.
 
     is_exact: by the recurrence to the end, which takes a time that grows with the microbatches.
@@ -114,14 +116,14 @@ def paces(
         costs = part.costs(binding.degrees, len(binding.devices))
         speed, work = group_speed(domain_state, binding.devices), costs.forward_s + costs.backward_s
         if not speed.all():
-            combined.append(Pace(np.inf, np.full(len(speed), np.inf), work, 0.0))
+            combined.append(BindingRate(np.inf, np.full(len(speed), np.inf), work, 0.0))
             continue
         after_s = _sync_s(part, domain_state, binding, costs) + float((costs.update_s / speed).max())
-        combined.append(Pace(float(copy_s.max()) + after_s, copy_s, work, after_s))
+        combined.append(BindingRate(float(copy_s.max()) + after_s, copy_s, work, after_s))
     return combined
 
 
-def _stage_times(part: Part, domain_state: DomainState, binding: Binding) -> StageTimes:
+def _stage_times(part: AssignmentCosts, domain_state: DomainState, binding: Binding) -> StageTimes:
     """Return the times of each copy [R, S], a group that cannot work taken as good."""
     costs, speed = part.costs(binding.degrees, len(binding.devices)), group_speed(domain_state, binding.devices)
     speed = np.where(speed > 0, speed, 1.0)
@@ -130,7 +132,7 @@ def _stage_times(part: Part, domain_state: DomainState, binding: Binding) -> Sta
     )
 
 
-def _copies_s(part: Part, times: StageTimes, microbatches: Ints, *, is_exact: bool) -> Floats:
+def _copies_s(part: AssignmentCosts, times: StageTimes, microbatches: Ints, *, is_exact: bool) -> Floats:
     plan = part.assignment.plan
     if plan.schedule is Schedule.INTERLEAVED:
         return np.asarray(screening.interleaved_s(times, microbatches, plan.virtual_stages))
@@ -141,7 +143,9 @@ def _copies_s(part: Part, times: StageTimes, microbatches: Ints, *, is_exact: bo
     return np.asarray(recurrence_s(times, first, part.warmup) + (microbatches - first) * slowest_s)
 
 
-def _hops(part: Part, domain_state: DomainState, binding: Binding, costs: StageCosts) -> tuple[Floats, Floats]:
+def _hops(
+    part: AssignmentCosts, domain_state: DomainState, binding: Binding, costs: StageCosts
+) -> tuple[Floats, Floats]:
     """Return serialisation and latency [R, S-1]: inside a node where two stages share one, else by its card."""
     domain, node = part.domain, domain_state.node[binding.devices[:, :, 0]]
     near = node[:, 1:] == node[:, :-1]
@@ -155,7 +159,7 @@ def _hops(part: Part, domain_state: DomainState, binding: Binding, costs: StageC
     )
 
 
-def _sync_s(part: Part, domain_state: DomainState, binding: Binding, costs: StageCosts) -> float:
+def _sync_s(part: AssignmentCosts, domain_state: DomainState, binding: Binding, costs: StageCosts) -> float:
     """Return the exposed gradient sum between copies (`traffic.replica_ring_s`, on the wires really used)."""
     copies, domain = len(binding.devices), part.domain
     if copies == 1:
@@ -169,7 +173,7 @@ def _sync_s(part: Part, domain_state: DomainState, binding: Binding, costs: Stag
     return float(np.maximum(0.0, ring - costs.backward_s).max())
 
 
-def balanced(part: Part, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
+def balanced(part: AssignmentCosts, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
     """Bind each placement [R, S, T] with the microbatches that end its copies as early as possible together.
 
     Each copy's time for 1, 2, … microbatches is the one `paces` gives, so that no other shares are faster.
@@ -188,7 +192,7 @@ def balanced(part: Part, domain_state: DomainState, placements: Sequence[Ints]) 
     return bindings
 
 
-def _copy_tables_s(part: Part, placements: Sequence[StageTimes]) -> list[Floats]:
+def _copy_tables_s(part: AssignmentCosts, placements: Sequence[StageTimes]) -> list[Floats]:
     """Return each placement's times [R, M] of its copies for 1 … M microbatches, M enough to fill the pipeline.
 
     One by one, because until it has filled a microbatch takes less than the slowest stage does: on a straight
@@ -233,6 +237,6 @@ def _shares(table_s: Floats, total: int) -> Ints:
     return np.asarray(counts + np.bincount(first % copies, minlength=copies))
 
 
-def _filled(part: Part) -> int:
+def _filled(part: AssignmentCosts) -> int:
     """Return the microbatches after which each takes the time of the slowest stage."""
     return int(part.warmup.max()) + 1 + len(part.warmup)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
-from strata.training.hi_ppo.assignment import Degrees, Part
+from strata.training.hi_ppo.assignment import AssignmentCosts, Degrees
 from strata.training.hi_ppo.binding import NOBODY, Binding, balanced, equal_shares, group_speed, holds
 from strata.training.hi_ppo.domain_state import DomainState
 from strata.training.hi_ppo.placement import fresh, gathered, node_groups, swap
@@ -30,7 +30,7 @@ class Candidate:
     is_legal: bool = True
 
 
-def candidates(part: Part, domain_state: DomainState, current: Binding | None) -> tuple[Candidate, ...]:
+def candidates(part: AssignmentCosts, domain_state: DomainState, current: Binding | None) -> tuple[Candidate, ...]:
     """Return what can be done, each binding once. Only KEEP may be illegal: where what it runs on is gone."""
     menu: list[Candidate] = []
     if current is not None:
@@ -43,7 +43,7 @@ def candidates(part: Part, domain_state: DomainState, current: Binding | None) -
     return tuple(menu)
 
 
-def _shared(part: Part, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
+def _shared(part: AssignmentCosts, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
     # Another domain works on the same microbatches of the same copies: its shares are not ours to change.
     if part.assignment.is_whole:
         return balanced(part, domain_state, placements)
@@ -51,7 +51,9 @@ def _shared(part: Part, domain_state: DomainState, placements: Sequence[Ints]) -
     return [Binding(devices, equal_shares(total, len(devices))) for devices in placements]
 
 
-def _proposals(part: Part, domain_state: DomainState, current: Binding | None) -> Iterator[tuple[str, Ints]]:
+def _proposals(
+    part: AssignmentCosts, domain_state: DomainState, current: Binding | None
+) -> Iterator[tuple[str, Ints]]:
     assignment = part.assignment
     if current is not None:
         yield from _repairs(part, domain_state, current)
@@ -68,7 +70,7 @@ def _proposals(part: Part, domain_state: DomainState, current: Binding | None) -
     yield from _narrower(part, domain_state)
 
 
-def _repairs(part: Part, domain_state: DomainState, current: Binding) -> Iterator[tuple[str, Ints]]:
+def _repairs(part: AssignmentCosts, domain_state: DomainState, current: Binding) -> Iterator[tuple[str, Ints]]:
     devices, is_whole = current.devices, part.assignment.is_whole
     usable = _usable(part, domain_state, current.degrees, len(devices))
     speed = _group_speed(domain_state, devices, usable)
@@ -102,7 +104,7 @@ def _repairs(part: Part, domain_state: DomainState, current: Binding) -> Iterato
                 yield name + "-swap", gathered(domain_state, swap(domain_state, rest, usable, again))
 
 
-def _narrower(part: Part, domain_state: DomainState) -> Iterator[tuple[str, Ints]]:
+def _narrower(part: AssignmentCosts, domain_state: DomainState) -> Iterator[tuple[str, Ints]]:
     """Yield groups of half and a quarter of the devices, and as many copies as that frees where those are ours."""
     assignment = part.assignment
     planned = assignment.pipeline.replicas
@@ -118,7 +120,7 @@ def _narrower(part: Part, domain_state: DomainState) -> Iterator[tuple[str, Ints
             yield f"tensor-parallel-{max(degrees)}", placed
 
 
-def _usable(part: Part, domain_state: DomainState, degrees: Degrees, copies: int) -> Bools:
+def _usable(part: AssignmentCosts, domain_state: DomainState, degrees: Degrees, copies: int) -> Bools:
     """Return [D]: devices that answer, are not taken, and have the memory of the largest stage."""
     most = -(-part.assignment.microbatches // copies)
     need = part.need_bytes(degrees, copies, most).max()
@@ -131,7 +133,7 @@ def _group_speed(domain_state: DomainState, devices: Ints, usable: Bools) -> Flo
     return np.where(there, group_speed(domain_state, devices), 0.0)
 
 
-def downtime_s(part: Part, domain_state: DomainState, before: Binding | None, after: Binding) -> float:
+def downtime_s(part: AssignmentCosts, domain_state: DomainState, before: Binding | None, after: Binding) -> float:
     """Return how long training stands still: a restart, and the node that loads most over its network card.
 
     A device that keeps its stage, shard and degree loads nothing; under ZeRO only if its copy and their number

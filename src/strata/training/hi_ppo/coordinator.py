@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import StepModel
-from strata.training.hi_ppo.assignment import Part, assignments
+from strata.training.hi_ppo.assignment import AssignmentCosts, assignments
 from strata.training.hi_ppo.binding import Binding
 from strata.training.hi_ppo.capacity import Capacity, capacity, delivered
 from strata.training.hi_ppo.domain_state import DomainState
@@ -123,7 +123,7 @@ class Coordinator:
         for name, part in assigned.items():
             is_same = name in before and before[name].work == part.work
             current = state.bindings.get(name) if is_same else None
-            cases.append(LocalCase(Part(model, part), domain_states[name], current))
+            cases.append(LocalCase(AssignmentCosts(model, part), domain_states[name], current))
         return dict(zip(assigned, decide(cases, self.choose), strict=True))
 
     def _wakes(

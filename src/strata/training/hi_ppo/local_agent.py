@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.decision import Alternative, Reason
-from strata.training.hi_ppo.assignment import Part
+from strata.training.hi_ppo.assignment import AssignmentCosts
 from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
 from strata.training.hi_ppo.domain_state import DomainState, nominal_state
@@ -30,7 +30,7 @@ _STEPS: Final = max(HORIZONS)
 class LocalCase:
     """One domain that asks: its part of the plan, its devices now, and the binding in use (None: none yet)."""
 
-    part: Part
+    part: AssignmentCosts
     domain_state: DomainState
     current: Binding | None = None
 
@@ -99,7 +99,7 @@ def local_options(cases: Sequence[LocalCase], menus: Sequence[Sequence[Candidate
     )
 
 
-def planned_step_s(part: Part) -> float:
+def planned_step_s(part: AssignmentCosts) -> float:
     """Return the step time of the planned binding on good, free devices."""
     return pace(part, nominal_state(part.domain), planned_binding(part.assignment)).step_s
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.fleet.dynamics.regimes import Regimes
-from strata.training.hi_ppo.binding import NOBODY, Binding, Pace, group_speed
+from strata.training.hi_ppo.binding import NOBODY, Binding, BindingRate, group_speed
 from strata.training.hi_ppo.domain_state import GOOD, DomainState
 from strata.training.replan.options import HORIZONS
 
@@ -23,7 +23,7 @@ def chances(chain: Regimes, interval_s: float) -> Floats:
     return np.stack([chain.transition(steps * interval_s) for steps in HORIZONS])
 
 
-def expected(domain_state: DomainState, binding: Binding, now: Pace, *, planned_s: float) -> Floats:
+def expected(domain_state: DomainState, binding: Binding, now: BindingRate, *, planned_s: float) -> Floats:
     """Return the step rate over the planned one (1 / `planned_s`) at each of HORIZONS, [5]; `now` is its pace.
 
     A copy ends at C + M x, x the time of a microbatch on its slowest group; C is held as it is now. So the step
@@ -43,7 +43,7 @@ def expected(domain_state: DomainState, binding: Binding, now: Pace, *, planned_
 
 
 def _caps(
-    domain_state: DomainState, binding: Binding, now: Pace, planned_s: float
+    domain_state: DomainState, binding: Binding, now: BindingRate, planned_s: float
 ) -> tuple[float, Floats, Floats]:
     """Return the rate the good devices allow, and [Q, K] what each other device allows in each state, and [Q]."""
     devices = binding.devices

@@ -25,7 +25,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ValueChange:
     """One value that is different now, as text for people."""
 
     path: str
@@ -36,7 +36,9 @@ class Change:
         return f"{self.path}: {self.old} -> {self.new}"
 
 
-def apply(fleet: Fleet, job: TrainingJob, overrides: Sequence[str]) -> tuple[Fleet, TrainingJob, list[Change]]:
+def apply(
+    fleet: Fleet, job: TrainingJob, overrides: Sequence[str]
+) -> tuple[Fleet, TrainingJob, list[ValueChange]]:
     """Return the fleet and the job with `path=value` settings made, and what is different then.
 
     A value set to what it is makes no change; one that follows from another (a node larger than its domain,
@@ -145,13 +147,13 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
     return value
 
 
-def _fleet_changes(old: Fleet, new: Fleet) -> Iterator[Change]:
+def _fleet_changes(old: Fleet, new: Fleet) -> Iterator[ValueChange]:
     there = {domain.name for domain in new.domains}
     for domain in old.domains:
         if domain.name in there:
             yield from _changes(f"domain.{domain.name}", DOMAIN, domain, new.domain(domain.name))
         else:
-            yield Change(f"domain.{domain.name}", f"{domain.num_devices} {domain.accelerator.name}", "none")
+            yield ValueChange(f"domain.{domain.name}", f"{domain.num_devices} {domain.accelerator.name}", "none")
     for a, b in combinations([domain.name for domain in new.domains], 2):
         forth, back = (list(_link_changes(old.link(*ends), new.link(*ends))) for ends in ((a, b), (b, a)))
         one_way = [(f"link.{a}>{b}", forth), (f"link.{b}>{a}", back)]
@@ -159,12 +161,12 @@ def _fleet_changes(old: Fleet, new: Fleet) -> Iterator[Change]:
             yield from (replace(change, path=path + change.path) for change in changes)
 
 
-def _link_changes(old: Link | None, new: Link | None) -> Iterator[Change]:
+def _link_changes(old: Link | None, new: Link | None) -> Iterator[ValueChange]:
     """Yield the changes of one direction, their paths still without the link's name."""
     if old is not None and new is not None:
         yield from _changes("", {key: LINK[key] for key in LINK if key != "rtt"}, old, new)
     elif old is not new:
-        yield Change("", *(_whole(link) for link in (old, new)))
+        yield ValueChange("", *(_whole(link) for link in (old, new)))
 
 
 def _whole(link: Link | None) -> str:
@@ -173,8 +175,8 @@ def _whole(link: Link | None) -> str:
     return f"{units.show_bandwidth(link.bandwidth_bytes_per_s)}, {units.show_time(link.latency_s)}"
 
 
-def _changes(path: str, keys: Mapping[str, Key], old: Any, new: Any) -> Iterator[Change]:
+def _changes(path: str, keys: Mapping[str, Key], old: Any, new: Any) -> Iterator[ValueChange]:
     for name, key in keys.items():
         get = attrgetter(key.attribute)
         if get(old) != get(new):
-            yield Change(f"{path}.{name}", key.show(get(old)), key.show(get(new)))
+            yield ValueChange(f"{path}.{name}", key.show(get(old)), key.show(get(new)))

@@ -11,15 +11,15 @@ from strata.host.analysis import intervals as spans
 from strata.host.analysis.findings import cpu_time, crowds, gaps, peers, placement, waits
 from strata.host.analysis.findings.finding import Finding, Severity
 from strata.host.analysis.report import DETECTORS, findings_of, report_of
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from tests.host.machine.cpus import simple
 from tests.host.traces import IDLE, Text
 
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
 
 
-def view(text: Text, folder: Path, **more: object) -> View:
-    return View(text.trace(folder), **more)  # type: ignore[arg-type]
+def view(text: Text, folder: Path, **more: object) -> TraceView:
+    return TraceView(text.trace(folder), **more)  # type: ignore[arg-type]
 
 
 def quiet(

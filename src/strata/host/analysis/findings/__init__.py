@@ -1,1 +1,1 @@
-"""What is wrong on a host, one function a detector, each pure: a `View` in, findings out."""
+"""What is wrong on a host, one function a detector, each pure: a `TraceView` in, findings out."""

@@ -10,11 +10,11 @@ import numpy as np
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, of_thread, worst_span
 from strata.host.analysis.intervals import within
 from strata.host.analysis.run_queue_delays import Cause
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.events import EventKind
 
 
-def interrupted(view: View) -> Iterator[Finding]:
+def interrupted(view: TraceView) -> Iterator[Finding]:
     """Find the interrupts whose handlers took a critical thread's time."""
     interrupts = view.interrupts
     length_ns = interrupts.end_ns - interrupts.start_ns
@@ -46,7 +46,7 @@ def interrupted(view: View) -> Iterator[Finding]:
         )
 
 
-def stolen(view: View) -> Iterator[Finding]:
+def stolen(view: TraceView) -> Iterator[Finding]:
     """Find critical threads that lost time to the hypervisor.
 
     Known is how much each CPU lost in all; it loses only while it has work, so that each thread's part is taken
@@ -93,7 +93,7 @@ LONG_NS: Final = 2_000_000
 """No idle CPU needs so long to wake up and switch (assumed; it is microseconds, in a virtual machine 0.2 ms)."""
 
 
-def throttled(view: View) -> Iterator[Finding]:
+def throttled(view: TraceView) -> Iterator[Finding]:
     """Find long waits whose own CPU was idle for most of the time."""
     runs, waits = view.on_cpu, view.delays
     is_idle = runs.task < 0
@@ -129,7 +129,7 @@ DROP: Final = 0.1
 """Of the highest clock seen; turbo steps alone are less (assumed)."""
 
 
-def slowed(view: View) -> Iterator[Finding]:
+def slowed(view: TraceView) -> Iterator[Finding]:
     """Find critical threads that ran on slow clocks, against the highest clock of the trace."""
     events = view.trace.events
     changes = events.of(EventKind.FREQUENCY)

@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.arrays import Ints
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, most_of, of_thread
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.threads.pools import stem
 from strata.host.trace.events import EventKind
 
@@ -18,7 +18,7 @@ STORM_PER_S: Final = 50
 """New threads of one parent's name a second; a shell script makes about ten (assumed)."""
 
 
-def fork_storms(view: View) -> Iterator[Finding]:
+def fork_storms(view: TraceView) -> Iterator[Finding]:
     """Find storms of forks whose children held CPUs that critical threads waited for."""
     events = view.trace.events
     forks = events.of(EventKind.FORK)
@@ -53,7 +53,7 @@ TIMES_CPUS: Final = 1.5
 """Threads of a pool that want to run at once, a CPU: more only wait for each other (and for all others)."""
 
 
-def oversubscribed(view: View) -> Iterator[Finding]:
+def oversubscribed(view: TraceView) -> Iterator[Finding]:
     """Find pools with more threads that want to run at once than CPUs, at the cost of critical threads."""
     pools: dict[str, list[int]] = defaultdict(list)
     for task in np.flatnonzero((view.ran_ns + view.waited_ns > 0) & ~view.is_critical).tolist():
@@ -84,12 +84,12 @@ def oversubscribed(view: View) -> Iterator[Finding]:
                 )
 
 
-def _culprit(view: View, task: int, pool: str, names: Collection[str]) -> str:
+def _culprit(view: TraceView, task: int, pool: str, names: Collection[str]) -> str:
     """Return the one name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
     return most_of({name: ms for name, ms in view.culprits(view.waits_by(task)).items() if name in names}, pool)
 
 
-def _peak(view: View, tasks: Ints) -> int:
+def _peak(view: TraceView, tasks: Ints) -> int:
     """Return how many of some threads wanted to run at once, for at least 1 % of the trace."""
     is_one = np.zeros(len(view.tasks) + 1, bool)
     is_one[tasks] = True

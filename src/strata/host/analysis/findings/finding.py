@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from strata.decision import Reason, Trust
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.threads.pools import stem
 from strata.reasons import REASONS
 
@@ -89,7 +89,7 @@ def severity_of(share: float) -> Severity:
 
 
 def of_thread(
-    view: View,
+    view: TraceView,
     task: int,
     token: str,
     data: Mapping[str, Any],
@@ -127,7 +127,7 @@ def of_thread(
     )
 
 
-def worst_span(view: View, waits: Any) -> tuple[int, int] | None:
+def worst_span(view: TraceView, waits: Any) -> tuple[int, int] | None:
     """Return the longest of some waits."""
     if not len(waits):
         return None

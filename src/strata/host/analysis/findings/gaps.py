@@ -7,10 +7,10 @@ from typing import Any
 
 from strata.decision import Reason
 from strata.host.analysis.findings.finding import Finding, Severity
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 
 
-def find(view: View) -> Iterator[Finding]:
+def find(view: TraceView) -> Iterator[Finding]:
     """Say what makes the other findings less sure."""
     trace, events = view.trace, f"{view.trace.num_events:,}"
     if trace.lost:

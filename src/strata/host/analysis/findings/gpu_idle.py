@@ -17,8 +17,8 @@ from strata.host.analysis.findings.finding import (
     of_thread,
 )
 from strata.host.analysis.intervals import union, within
-from strata.host.analysis.kineto import Accelerator
-from strata.host.analysis.view import View
+from strata.host.analysis.kineto import AcceleratorActivity
+from strata.host.analysis.view import TraceView
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Idleness:
         }
 
 
-def idleness(view: View) -> Idleness | None:
+def idleness(view: TraceView) -> Idleness | None:
     """Return why accelerators stood idle; None without a Kineto trace, or where no launcher is in ours."""
     gpu = view.accelerator
     tasks = {} if gpu is None else {tid: task for tid in gpu.launchers if (task := _life(view, tid)) is not None}
@@ -114,13 +114,13 @@ def idleness(view: View) -> Idleness | None:
     )
 
 
-def _life(view: View, tid: int) -> int | None:
+def _life(view: TraceView, tid: int) -> int | None:
     """Return the thread of an id, of several the one that ran most."""
     tasks = np.flatnonzero(view.tasks.tid == tid)
     return int(tasks[view.ran_ns[tasks].argmax()]) if len(tasks) else None
 
 
-def find(view: View) -> Iterator[Finding]:
+def find(view: TraceView) -> Iterator[Finding]:
     """Find idle times of accelerators in which the thread that launched next waited for a CPU."""
     idle = idleness(view)
     if idle is None:
@@ -151,7 +151,7 @@ def find(view: View) -> Iterator[Finding]:
         )
 
 
-def _stranger(gpu: Accelerator) -> Finding:
+def _stranger(gpu: AcceleratorActivity) -> Finding:
     return Finding(
         Reason("launcher-unknown", data={"threads": ", ".join(map(str, gpu.launchers[:3])) or "none"}),
         Severity.WARNING,

@@ -18,11 +18,11 @@ from strata.host.analysis.findings.finding import (
     of_thread,
 )
 from strata.host.analysis.run_queue_delays import Cause
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.threads.pools import stem
 
 
-def straggling(view: View) -> Iterator[Finding]:
+def straggling(view: TraceView) -> Iterator[Finding]:
     """Find the rank that waited longest beyond the median of its like, where that is much."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for task in view.critical_tasks:
@@ -57,7 +57,7 @@ DEPTH: Final = 3
 """Links of a chain that are followed: transforms, loaders, trainer."""
 
 
-def woken_late(view: View) -> Iterator[Finding]:
+def woken_late(view: TraceView) -> Iterator[Finding]:
     """Find waits of a critical thread's wakers that lay within its sleep, and so made it longer.
 
     A timer's wakeup looks as if it came from whoever ran then, so a waker counts only where
@@ -92,7 +92,7 @@ def woken_late(view: View) -> Iterator[Finding]:
         )
 
 
-def _pairs(view: View) -> set[tuple[str, str]]:
+def _pairs(view: TraceView) -> set[tuple[str, str]]:
     """Return which pools of threads wake each other: (waker, woken), each a good part of the other's wakeups."""
     waits = view.delays
     woken = np.flatnonzero(waits.cause == Cause.WOKEN)
@@ -106,7 +106,7 @@ def _pairs(view: View) -> set[tuple[str, str]]:
     return {(a, b) for a, b in often if (b, a) in often}
 
 
-def _chain(view: View, own: NDArray[np.intp], pairs: set[tuple[str, str]]) -> dict[int, int]:
+def _chain(view: TraceView, own: NDArray[np.intp], pairs: set[tuple[str, str]]) -> dict[int, int]:
     """Return the waits of wakers, and of their wakers, within the sleep before each wakeup, and its start [ns]."""
     waits = view.delays
     links: dict[int, int] = {}
@@ -130,7 +130,7 @@ def _chain(view: View, own: NDArray[np.intp], pairs: set[tuple[str, str]]) -> di
     return links
 
 
-def _last_wait(view: View, task: int, before_ns: int) -> int | None:
+def _last_wait(view: TraceView, task: int, before_ns: int) -> int | None:
     """Return the last wait of a thread that was over before a time."""
     first, last = np.searchsorted(view.delays.task, [task, task + 1])
     place = int(np.searchsorted(view.delays.end_ns[first:last], before_ns, side="right")) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from strata.arrays import Ints
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, Severity, listed, main_culprit, of_thread
 from strata.host.analysis.intervals import union, within
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 
 LLC_REFILL_MS: Final = 0.05
 """To read 1 MB again at 20 GB/s after leaving a last-level cache (assumed)."""
@@ -18,7 +18,7 @@ NUMA_REFILL_MS: Final = 0.2
 """The same from the other node's memory, and remote accesses until memory follows (assumed)."""
 
 
-def moved(view: View) -> Iterator[Finding]:
+def moved(view: TraceView) -> Iterator[Finding]:
     """Find moves across last-level caches and NUMA nodes, counted where the thread then really ran."""
     if view.cpus is None:
         return
@@ -53,7 +53,7 @@ MANY: Final = 20
 """Waits after which a thread seen on one CPU only is taken as pinned to it: a free one would have been moved."""
 
 
-def beside_idle_cpus(view: View) -> Iterator[Finding]:
+def beside_idle_cpus(view: TraceView) -> Iterator[Finding]:
     """Find waits beside idle CPUs, and threads that share the one CPU they are pinned to."""
     runs = view.on_cpu
     idle = union(runs.start_ns[runs.task < 0], runs.end_ns[runs.task < 0])
@@ -101,7 +101,7 @@ def beside_idle_cpus(view: View) -> Iterator[Finding]:
             )
 
 
-def _homes(view: View) -> Ints:
+def _homes(view: TraceView) -> Ints:
     """Return the one CPU (index) that each thread ran on; -1 where there were others, or none."""
     real = view.on_cpu.task >= 0
     task, cpu = view.on_cpu.task[real], view.on_cpu.cpu[real]
@@ -112,7 +112,7 @@ def _homes(view: View) -> Ints:
     return np.where(low == high, low, -1)
 
 
-def _rivals(view: View, task: int, home: Ints) -> dict[str, float]:
+def _rivals(view: TraceView, task: int, home: Ints) -> dict[str, float]:
     """Return the threads seen on that CPU only which held it for 10 % of the trace or more [ms]."""
     rivals_ms: dict[str, float] = {}
     for other in np.flatnonzero((home == home[task]) & (view.ran_ns >= 0.1 * view.wall_ns)):

@@ -21,14 +21,14 @@ from strata.host.analysis.findings.finding import (
     worst_span,
 )
 from strata.host.analysis.run_queue_delays import Cause
-from strata.host.analysis.view import View
+from strata.host.analysis.view import TraceView
 from strata.host.trace.events import EventKind
 
 MANY: Final = 10
 """Wakeups from which on a thread is taken to work in rounds."""
 
 
-def delayed(view: View) -> Iterator[Finding]:
+def delayed(view: TraceView) -> Iterator[Finding]:
     """Find the critical threads that lost time in the run queue, and who had the CPU meanwhile."""
     for task in view.critical_tasks:
         waits = view.waits_by(task)
@@ -62,7 +62,7 @@ def delayed(view: View) -> Iterator[Finding]:
         )
 
 
-def preempted(view: View) -> Iterator[Finding]:
+def preempted(view: TraceView) -> Iterator[Finding]:
     """Find the critical threads that were preempted, by whom first, and who kept the CPU."""
     events = view.trace.events
     for task in view.critical_tasks:
@@ -100,7 +100,7 @@ STORM_PER_S: Final = 1000
 """Calls of one name a second: more than any lock needs that is contended now and then (assumed)."""
 
 
-def yielding(view: View) -> Iterator[Finding]:
+def yielding(view: TraceView) -> Iterator[Finding]:
     """Find critical threads that yield their CPU away, and storms of yields beside critical threads."""
     events = view.trace.events
     calls = events.of(EventKind.YIELD)
@@ -150,7 +150,7 @@ MOST: Final = 20
 """Threads that are told of: on a host without CPU to give, all are starved."""
 
 
-def starved(view: View) -> Iterator[Finding]:
+def starved(view: TraceView) -> Iterator[Finding]:
     """Find waits of a second and more; of critical threads they are errors."""
     waits = view.delays
     long = np.flatnonzero(waits.length_ns >= STARVED_NS)
