@@ -218,7 +218,7 @@ def test_a_worker_that_is_told_to_stop_under_load_loses_no_request_and_ends_well
         with live.streaming("long", max_tokens=300) as (request_id, text):
             busy = live.route(request_id)[0]
             gone = live.workers.pop(busy)
-            assert gone.end() == 0
+            assert gone.end() == 0, gone.log
             assert text() == decode(expected("long", max_tokens=300))
         texts = [answer.result(LIMIT_S)[1] for answer in answers]
     assert "Traceback" not in gone.log

@@ -10,7 +10,7 @@ FORBIDDEN = "the child does not let itself be traced"
 
 
 def step(accelerators, ledger, what: str, stride: int) -> int:
-    """Return how many processes were killed, each so many instructions further on."""
+    """Return how many processes were killed, each some instructions further on."""
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     done = accelerators.run("step", what, str(stride), env=env, timeout_s=1500)
     if FORBIDDEN in done.stdout:
@@ -20,7 +20,7 @@ def step(accelerators, ledger, what: str, stride: int) -> int:
 
 
 LONG_WAY = pytest.mark.long("seconds of single steps")
-MINUTES = pytest.mark.full("minutes of single steps: each of hundreds of processes goes so many instructions further")
+MINUTES = pytest.mark.full("minutes of single steps: each of hundreds of processes goes some instructions further")
 
 
 @pytest.mark.parametrize(
