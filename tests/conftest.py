@@ -76,12 +76,6 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep a module's tests with real parts in one process and in order: they share what took long to start."""
-    if item.get_closest_marker("real") and not item.get_closest_marker("xdist_group"):
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 @pytest.hookimpl(trylast=True)  # when the conftest of each room has set its marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests with real parts more time."""
