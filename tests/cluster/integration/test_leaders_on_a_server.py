@@ -16,10 +16,10 @@ from tests.support.real_processes import until
 ELECTOR = """
 import random, sys, threading
 from strata.cluster.api.client import connect
-from strata.cluster.api.lease import Candidate, Elector
+from strata.cluster.api.lease import LeaseCandidate, Elector
 
 api = connect(kubeconfig=sys.argv[1], timeout_s=3.0)
-me = Candidate("strata", sys.argv[2], sys.argv[3])
+me = LeaseCandidate("strata", sys.argv[2], sys.argv[3])
 elector = Elector(api, me, lambda leads: print("leads" if leads else "lost", flush=True), rng=random.Random())
 elector.start()
 sys.stdin.read()

@@ -82,7 +82,7 @@ KILLED_CODE = """
 import os, signal, sys
 from pathlib import Path
 from strata.host.apply import act, journal, machine, policy
-class Dying(machine.Machine):
+class Dying(machine.KernelFiles):
     def set(self, what, path, value):
         if what == sys.argv[3] and sys.argv[4] == "before":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -97,14 +97,14 @@ with journal.opened(Path(sys.argv[2])) as kept:
 TERMINATED_CODE = """
 import os, signal, sys
 from strata.cli.main import main
-from strata.host.apply.machine import Machine
-change, sent = Machine.set, []
+from strata.host.apply.machine import KernelFiles
+change, sent = KernelFiles.set, []
 def dying(self, what, path, value):
     change(self, what, path, value)
     if what == "affinity" and not sent:
         sent.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
-Machine.set = dying
+KernelFiles.set = dying
 sys.argv = ["strata", "host", "apply", sys.argv[1]]
 main()
 """
