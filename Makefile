@@ -38,9 +38,9 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3 nvidia-cuda-runtime-cu12
 	touch $@
 
+# Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.
 test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'long and not real and not full'
-	# In order, one at a time: a module's tests share clusters, servers and devices that they change.
 	STRATA_REAL=1 $(BIN)/python -m pytest -m 'real and not full'
 
 test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
