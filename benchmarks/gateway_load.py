@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -96,8 +97,8 @@ async def listening(worker: Worker):
 
 def memory_mib(pid: int) -> dict[str, float]:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "VmHWM")}
-    return {name: round(value, 1) for name, value in found.items()}
+    sizes = {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "VmHWM")}
+    return {name: round(value, 1) for name, value in sizes.items()}
 
 
 def cpu_s(pid: int) -> float:
@@ -106,13 +107,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def load(url: str, pid: int, told: argparse.Namespace, seconds: float) -> dict[str, object]:
-    body = {"model": "tiny", "prompt": "hello " * 20, "max_tokens": told.tokens, "stream": told.stream}
+async def load(url: str, pid: int, options: argparse.Namespace, seconds: float) -> dict[str, object]:
+    body = {"model": "tiny", "prompt": "hello " * 20, "max_tokens": options.tokens, "stream": options.stream}
     content, until = json.dumps(body), time.perf_counter() + seconds
     outcomes: Counter[str] = Counter()
     took_s: list[float] = []
 
-    async def one() -> None:
+    async def send_in_turn() -> None:
         # A client a connection: the load must not queue in a pool of its own.
         async with httpx.AsyncClient(base_url=url, timeout=60.0) as client:
             while (start := time.perf_counter()) < until:
@@ -125,14 +126,14 @@ async def load(url: str, pid: int, told: argparse.Namespace, seconds: float) -> 
                 took_s.append(time.perf_counter() - start)
 
     start, busy_s = time.perf_counter(), cpu_s(pid)
-    await asyncio.gather(*(one() for _ in range(told.connections)))
+    await asyncio.gather(*(send_in_turn() for _ in range(options.connections)))
     elapsed_s, took_s = time.perf_counter() - start, sorted(took_s)
     count, busy_s = len(took_s), cpu_s(pid) - busy_s
     return {
         "requests": count,
         "outcomes": dict(outcomes),
         "requests_per_s": round(count / elapsed_s, 1),
-        "tokens_per_s": round(outcomes["ok"] * told.tokens / elapsed_s, 1),
+        "tokens_per_s": round(outcomes["ok"] * options.tokens / elapsed_s, 1),
         "cpu_ms_per_request": round(1e3 * busy_s / count, 2),
         "p50_ms": round(1e3 * took_s[count // 2], 1),
         "p99_ms": round(1e3 * took_s[count * 99 // 100], 1),
@@ -149,13 +150,13 @@ async def unfinished(client: httpx.AsyncClient) -> int:
     return left
 
 
-async def wrk(url: str, told: argparse.Namespace) -> dict[str, object]:
-    body = json.dumps({"model": "tiny", "prompt": "hello " * 20, "max_tokens": told.tokens})
+async def wrk(url: str, options: argparse.Namespace) -> dict[str, object]:
+    body = json.dumps({"model": "tiny", "prompt": "hello " * 20, "max_tokens": options.tokens})
     script = f"wrk.method = 'POST'\nwrk.body = [[{body}]]\nwrk.headers['content-type'] = 'application/json'\n"
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
-        command = ["wrk", "-t1", f"-c{told.connections}", f"-d{told.seconds:g}s", "--timeout", "30s"]
+        command = ["wrk", "-t1", f"-c{options.connections}", f"-d{options.seconds:g}s", "--timeout", "30s"]
         process = await asyncio.create_subprocess_exec(
             *command, "--latency", "-s", file.name, f"{url}/v1/completions", stdout=asyncio.subprocess.PIPE
         )
@@ -169,15 +170,29 @@ async def wrk(url: str, told: argparse.Namespace) -> dict[str, object]:
     }
 
 
-async def main(told: argparse.Namespace) -> None:
+async def stop(process: asyncio.subprocess.Process) -> int:
+    if process.returncode is None:
+        process.terminate()
+    return await process.wait()
+
+
+async def main(options: argparse.Namespace) -> None:
+    task = asyncio.current_task()
+    # A benchmark that is told to stop must not leave its gateway behind.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     shape = ["--layers", str(SHAPE.num_layers), "--hidden", str(SHAPE.hidden_size)]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata", "serve", "gateway", "--port", "0", "--heartbeat-timeout", "12", *shape),
         stdout=asyncio.subprocess.PIPE,
     )
-    url = (await process.stdout.readline()).decode().removeprefix("gateway listens at ").strip()
-    answer: dict[str, object] = {"connections": told.connections, "tokens": told.tokens, "stream": told.stream}
+    answer: dict[str, object] = {
+        "connections": options.connections,
+        "tokens": options.tokens,
+        "stream": options.stream,
+    }
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(stop, process)
+        url = (await process.stdout.readline()).decode().removeprefix("gateway listens at ").strip()
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30.0))
         workers = [Worker(f"w{number}", client) for number in range(4)]
         for worker in workers:
@@ -186,20 +201,18 @@ async def main(told: argparse.Namespace) -> None:
         for worker in workers:
             await worker.loaded.wait()
         beats = [asyncio.create_task(worker.beat()) for worker in workers]
-        await load(url, process.pid, told, told.seconds / 4)  # warm
+        stack.callback(lambda: [beat.cancel() for beat in beats])
+        await load(url, process.pid, options, options.seconds / 4)  # warm
         answer["before_mib"] = memory_mib(process.pid)
-        answer["load"] = await load(url, process.pid, told, told.seconds)
+        answer["load"] = await load(url, process.pid, options, options.seconds)
         answer["after_mib"] = memory_mib(process.pid)
-        if told.wrk and shutil.which("wrk"):
-            answer["wrk"] = await wrk(url, told)
+        if options.wrk and shutil.which("wrk"):
+            answer["wrk"] = await wrk(url, options)
             answer["after_wrk_mib"] = memory_mib(process.pid)
         metrics = (await client.get("/metrics")).text
         answer["faults"] = [line for line in metrics.splitlines() if line.startswith("strata_faults_total")]
         answer["unfinished"] = await unfinished(client)
-        for beat in beats:
-            beat.cancel()
-        process.terminate()
-        answer["exit_code"] = await process.wait()
+        answer["exit_code"] = await stop(process)
     print(json.dumps(answer, indent=2))
 
 
