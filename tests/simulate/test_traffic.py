@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from strata.simulate.traffic import card_bytes_per_s, hops, links_used, replica_ring_s, wan_hop
+from strata.simulate.traffic import (
+    card_bytes_per_s,
+    hops,
+    links_used,
+    replica_ring_s,
+    replica_wire,
+    wan_hop,
+)
 from strata.workload.plan import Pipeline, Stage
 from tests.support.builders import GBPS, domain, fleet
 
@@ -54,12 +61,23 @@ def test_a_missing_link_is_no_hop():
 
 
 @pytest.mark.parametrize(
-    ("replicas", "bandwidth", "latency"), [(2, 300e9, 5e-6), (4, 300e9, 5e-6), (5, 50e9 / 8, 10e-6)]
+    ("replicas", "bandwidth", "latency"), [(2, 300e9, 5e-6), (4, 300e9, 5e-6), (5, 50e9 / 2, 10e-6)]
 )
 def test_copies_sum_their_gradients_inside_a_node_while_all_of_them_fit_in_it(replicas, bandwidth, latency):
-    found = replica_ring_s(domain("a", 16), 1e9, replicas=replicas, ranks=2, copy_devices=2)
+    found = replica_ring_s(domain("a", 16), 1e9, replicas=replicas, copy_devices=2)
     assert found == pytest.approx(2 * (replicas - 1) * (1e9 / replicas / bandwidth + latency))
 
 
 def test_one_copy_has_nothing_to_sum():
-    assert replica_ring_s(domain("a"), 1e9, replicas=1, ranks=8, copy_devices=8) == 0.0
+    assert replica_ring_s(domain("a"), 1e9, replicas=1, copy_devices=8) == 0.0
+
+
+@pytest.mark.parametrize("copy_devices", [1, 2, 3, 4, 8, 12, 16])
+def test_rings_share_the_card_of_a_node_as_a_count_over_the_layout_says(copy_devices):
+    """Rings that leave each node, counted device by device: copies lie one after another."""
+    site, replicas = domain("a", 192), 12
+    ring = [device % copy_devices for device in range(replicas * copy_devices)]
+    nodes = [ring[first : first + 8] for first in range(0, len(ring), 8)]
+    through = max(len({r for r in node if node.count(r) < replicas}) for node in nodes)
+    found, _ = replica_wire(site, replicas=replicas, copy_devices=copy_devices)
+    assert found == pytest.approx(50e9 / through)

@@ -253,8 +253,8 @@ class StepModel:
             params = float(before[stage.first_layer + stage.num_layers] - before[stage.first_layer])
             shard = params / stage.tensor_parallel * self.job.element_bytes
             full = replica_ring_s(
-                self.fleet.domain(stage.domain), shard, replicas=pipeline.replicas,
-                ranks=stage.tensor_parallel, copy_devices=per_copy[stage.domain],
+                self.fleet.domain(stage.domain), shard,
+                replicas=pipeline.replicas, copy_devices=per_copy[stage.domain],
             )  # fmt: skip
             slowest = max(slowest, full - backward)
         return max(0.0, slowest)

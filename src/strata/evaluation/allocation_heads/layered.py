@@ -79,17 +79,14 @@ class Layered:
             period = np.maximum(slowest.max(axis=1), load * slow / max(1, len(members) - 1))
             path = (held * layer_s).sum(axis=1) + load * slow + latency
             share = held / len(job.layers) * float(job.layers.params_before[-1]) / stages / ranks
-            ring = (
-                2
-                * (1 - 1 / data_parallel)[:, None]
-                * share
-                * job.element_bytes
-                / self._wire_bytes_per_s[list(members)]
-            )
+            domains = [self.problem.fleet.domains[i] for i in members]
+            network = np.array([d.network_bandwidth_bytes_per_s for d in domains])
+            wire = network / np.clip(stages * ranks, 1, [d.devices_per_node for d in domains])
+            ring = 2 * (1 - 1 / data_parallel)[:, None] * share * job.element_bytes / wire
             sync = np.maximum(0.0, ring - slowest * 2 / 3).max(axis=1)
             step_s = path + (microbatches - 1) * period + sync
         need = share * state_bytes_each[:, None]
-        room = np.array([self.problem.model.memory_limit_bytes(self.problem.fleet.domains[i]) for i in members])
+        room = np.array([self.problem.model.memory_limit_bytes(domain) for domain in domains])
         step_s = np.where((stages >= 1).all(axis=1) & (need <= room - FIXED_BYTES).all(axis=1), step_s, np.inf)
         order = np.argsort(step_s, kind="stable")[:ATTEMPTS]
         return [int(k) for k in order if np.isfinite(step_s[k])]
@@ -110,10 +107,6 @@ class Layered:
             np.array([problem.compute_cost(s).work_s for s in configs]) / len(problem.job.layers),
             np.array([[problem.ranks(d, s) for d in domains] for s in configs], dtype=float),
         )
-
-    @cached_property
-    def _wire_bytes_per_s(self) -> Floats:
-        return np.array([d.network_bandwidth_bytes_per_s / d.devices_per_node for d in self.problem.fleet.domains])
 
     def _sketch(self, members: tuple[int, ...]) -> tuple[float, float]:
         """Return seconds a byte and latency, both ways, over the shortest route; inf where links are missing."""

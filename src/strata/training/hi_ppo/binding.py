@@ -166,7 +166,12 @@ def _sync_s(part: AssignmentCosts, domain_state: DomainState, binding: Binding, 
         return 0.0
     node = domain_state.node[binding.devices[:, :, 0]]
     near = (node == node[:1]).all(axis=0)
-    wire = domain.network_bandwidth_bytes_per_s / domain.devices_per_node
+    # The rings that leave a node they have a member in share its card, one for each rank of such a stage.
+    held = (node[:, :, None] == np.unique(node)).any(axis=0)  # [S, nodes]
+    rings = np.where(near, 0, binding.degrees) @ held
+    wire = domain.network_bandwidth_bytes_per_s / np.maximum(1, np.where(held, rings, 0).max(axis=1))
+    stays_inside = held.sum(axis=1) < copies  # a hop between two members of one node
+    wire = np.where(stays_inside, np.minimum(wire, domain.intra_bandwidth_bytes_per_s), wire)
     bandwidth = np.where(near, domain.intra_bandwidth_bytes_per_s, wire)
     latency = np.where(near, domain.intra_latency_s, domain.network_latency_s)
     ring = 2 * (copies - 1) * (costs.gradient_bytes / copies / bandwidth + latency)

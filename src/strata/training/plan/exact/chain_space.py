@@ -15,6 +15,7 @@ from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.simulate.traffic import replica_wire
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
@@ -138,9 +139,10 @@ class ChainSpace:
         job, data_parallel = self.problem.job, config.data_parallel
         fastest = 0.0
         for d in self.domains:
-            fastest = max(fastest, d.network_bandwidth_bytes_per_s / d.devices_per_node)
-            if data_parallel * self.problem.ranks(d, config) <= d.devices_per_node:
-                fastest = max(fastest, d.intra_bandwidth_bytes_per_s)
+            # A copy takes the same devices of a domain in every subset that has it; without one there is no ring.
+            devices = self.problem.ranks(d, config) * self.problem.stages(d, config)
+            if devices:
+                fastest = max(fastest, replica_wire(d, replicas=data_parallel, copy_devices=devices)[0])
         shard = float(job.layers.params_before[-1]) * job.element_bytes / config.tensor_parallel
         whole = 2 * (data_parallel - 1) / data_parallel * shard / fastest
         return np.asarray(np.maximum(0.0, (whole - backward_s) / stages))

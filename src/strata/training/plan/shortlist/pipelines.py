@@ -113,7 +113,7 @@ class ChainEstimates:
                 for d in domains
             ]
         )
-        self.card = np.array([d.network_bandwidth_bytes_per_s / d.devices_per_node for d in domains])
+        self.network = np.array([d.network_bandwidth_bytes_per_s for d in domains])
         self.inner = np.array([d.intra_bandwidth_bytes_per_s for d in domains])
         self.node = np.array([d.devices_per_node for d in domains], dtype=float)
 
@@ -165,7 +165,10 @@ class ChainEstimates:
         share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
         load = self.load[config]
         params = layers * like.params + np.where(alone, 1.0, 0.5) * like.more_params
-        wire = np.where(data_parallel[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
+        copy = stages * ranks  # `traffic.replica_wire`, for many at once
+        card = self.network[at] / np.clip(copy, 1.0, self.node[at])
+        card = np.where(copy < self.node[at], np.minimum(card, self.inner[at]), card)
+        wire = np.where(data_parallel[:, None] * copy <= self.node[at], self.inner[at], card)
         backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
         sync = 2 * (1 - 1 / data_parallel[:, None]) * params / ranks * job.element_bytes / wire - backward
         devices = stages * ranks * data_parallel[:, None]
