@@ -106,6 +106,15 @@ def test_disputed_figures_stay_unknown():
     assert accelerator("P800").memory_bytes == 0
 
 
+def test_the_peak_is_that_of_the_precision_and_fp8_is_twice_16_bit_where_there_is_any():
+    h100, a100 = accelerator("H100"), accelerator("A100")
+    assert (h100.peak_flops("bf16"), h100.peak_flops("fp8"), h100.peak_flops("fp32")) == (989e12, 1979e12, 67e12)
+    assert a100.peak_flops("fp8") is None
+    for card in accelerators():
+        if card.fp8_flops is not None:
+            assert card.fp8_flops == pytest.approx(2 * card.fp16_flops, rel=0.02)
+
+
 def test_measured_figures_stand_beside_the_nominal_ones():
     card = accelerator("A100-40GB")
     assert (card.fp16_flops, card.fp16_flops_measured) == (312e12, 251.5e12)

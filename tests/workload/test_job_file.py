@@ -163,7 +163,7 @@ efficiency: 1.5
         pytest.param(
             JOB.replace("1024", "2048"), "train.sequence: gpt2 has learned positions for only 1024", id="long"
         ),
-        pytest.param(JOB.replace("1024", "8, precision: fp8"), "5:40: train.precision: ", id="precision"),
+        pytest.param(JOB.replace("1024", "8, precision: fp4"), "5:40: train.precision: ", id="precision"),
         pytest.param(JOB.replace("1024", "8, zero: 4"), "5:40: train.zero: ", id="zero stage"),
         pytest.param(JOB.replace("1024", "8, zero: []"), "train.zero: ", id="no stage"),
         pytest.param(JOB.replace("1024", "8, sync: {local_steps: 4}"), "need mode: [sync, diloco]", id="steps"),

@@ -186,6 +186,22 @@ def accuracy(cases: str, output: str) -> None:
 
 
 @click.command()
+@click.argument("table", type=click.Path(), metavar="FILE.csv")
+@output_option
+def published(table: str, output: str) -> None:
+    """Predict the step time of every run in FILE.csv with the layout it was published with.
+
+    A row is a model, its cards and its layout (docs/accuracy.md lists the columns); an empty microbatch or number
+    of virtual stages is chosen. Without the column step_s the predictions alone are given. bias is the mean error,
+    its sign kept; fits counts all memory of a card.
+    """
+    from strata.evaluation.bench import published as bench
+
+    data = bench.measure(table, progress=progress)
+    emit(data, output, bench.show(data))
+
+
+@click.command()
 @click.option("--seed", default=0, help="Random seed of the fleets.")
 @click.option("--job", default="llama-3.1-70b", help="A job file, or a bundled job's name.")
 @click.option("--time-limit", default=30.0, type=Finite(min=0), help="Time limit of each plan, in seconds.")

@@ -87,6 +87,7 @@ bench = _group(
         "slicing": ("strata.cli.benches:slicing", "What the quota library adds to a driver's calls."),
         "host": ("strata.cli.benches:host", "How fast traces of the scheduler are read and explained."),
         "accuracy": ("strata.cli.benches:accuracy", "Predicted against measured step times of real runs."),
+        "published": ("strata.cli.benches:published", "Predicted against published step times, by source."),
         "planning": ("strata.cli.benches:planning", "How long exact planning takes, by number of domains."),
         "simulate": ("strata.cli.benches:simulate", "How many plans a second the cost model answers."),
         "replan": ("strata.cli.benches:replan", "Keep or switch under changing links: the ladder of rules."),

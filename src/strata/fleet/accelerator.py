@@ -21,6 +21,7 @@ class Accelerator:
     memory_bytes: float
     fp16_flops: float | None = None
     fp32_flops: float | None = None
+    fp8_flops: float | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     interconnect: str = ""
     interconnect_bytes_per_s: float | None = None
@@ -30,3 +31,7 @@ class Accelerator:
     trust: Trust = Trust.ASSUMED
     source: str = ""
     aliases: tuple[str, ...] = field(default=())
+
+    def peak_flops(self, precision: str) -> float | None:
+        """Return the dense peak in a job's precision, None where it is not known or there is none [FLOP/s]."""
+        return {"fp32": self.fp32_flops, "fp8": self.fp8_flops}.get(precision, self.fp16_flops)

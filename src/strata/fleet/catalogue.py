@@ -1,7 +1,8 @@
 """The accelerators strata knows, restated in `accelerators.csv`, each row with its source.
 
 Empty cells are figures that are unknown or disputed. `trust` grades the published columns by the worst of
-them; the `_measured` columns were read off real devices. Interconnect figures sum both directions.
+them; the `_measured` columns were read off real devices. Interconnect figures sum both directions. FP8 rates are
+the vendors' dense figures, from memory: twice the 16-bit rate of every card that has them.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def _accelerator(row: Mapping[str, str]) -> Accelerator:
         memory_bytes=figure("memory_gib", 2**30) or 0.0,
         fp16_flops=figure("fp16_tflops", 1e12),
         fp32_flops=figure("fp32_tflops", 1e12),
+        fp8_flops=figure("fp8_tflops", 1e12),
         memory_bandwidth_bytes_per_s=figure("memory_gb_per_s", 1e9),
         interconnect=row["interconnect"],
         interconnect_bytes_per_s=figure("interconnect_gb_per_s", 1e9),

@@ -74,6 +74,7 @@ class AcceleratorEntry(FileModel):
     memory: Annotated[Bytes, Field(gt=0)]
     fp16: PositiveFlops | None = None
     fp32: PositiveFlops | None = None
+    fp8: PositiveFlops | None = None
     memory_bandwidth: PositiveBandwidth | None = None
     trust: Trust = Trust.ASSUMED
 
@@ -205,6 +206,7 @@ def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
         memory_bytes=entry.memory,
         fp16_flops=entry.fp16,
         fp32_flops=entry.fp32,
+        fp8_flops=entry.fp8,
         memory_bandwidth_bytes_per_s=entry.memory_bandwidth,
         trust=entry.trust,
         source="given in the fleet file",

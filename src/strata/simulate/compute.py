@@ -42,8 +42,7 @@ class LayerSums:
 
 def peak_flops(domain: Domain, job: TrainingJob) -> float | None:
     """Return the dense peak of one device in the job's precision, or None where it is not known [FLOP/s]."""
-    card = domain.accelerator
-    return card.fp32_flops if job.precision == "fp32" else card.fp16_flops
+    return domain.accelerator.peak_flops(job.precision)
 
 
 def layer_times(

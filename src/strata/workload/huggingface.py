@@ -187,8 +187,13 @@ def model_from_config(path: str | Path) -> ModelSpec:
     if not isinstance(data, Mapping):
         raise BadFile([Fault(str(path), "must be a JSON object, a model's config.json")])
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    config, where = _text_model(data, str(file))
-    keys = _Keys(config, str(file), where)
+    return model_from_keys(data, path=str(file), name=name)
+
+
+def model_from_keys(data: Mapping[str, Any], *, path: str, name: str) -> ModelSpec:
+    """Return the model of a config's keys, named `name`. Raises BadFile, its faults in `path`."""
+    config, where = _text_model(data, path)
+    keys = _Keys(config, path, where)
     spec = _spec(name, keys, nested=bool(where))
     if keys.faults:
         raise BadFile([unsupported] if (unsupported := _unsupported(keys)) else keys.faults)

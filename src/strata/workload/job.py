@@ -36,7 +36,10 @@ class Schedule(StrEnum):
     INTERLEAVED = "interleaved"
 
 
-PRECISION_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+PRECISION_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
+"""Bytes of a stored element. `fp8` multiplies the matrices of the blocks in 8 bit and keeps the rest in bf16:
+weights, gradients, activations, attention, embedding and head (Micikevicius et al. 2022, arXiv 2209.05433; what
+Transformer Engine does with a bf16 model)."""
 
 OPTIMIZER_BYTES: Final = {"adamw": 12.0, "adam": 12.0, "sgd": 4.0}
 """fp32 master copy and moments per parameter: Adam 4 + 4 + 4, plain SGD 4 (ZeRO, arXiv 1910.02054, §3.1)."""

@@ -113,7 +113,7 @@ class TrainEntry(FileModel):
 
     global_batch: Batch
     sequence: Whole
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     recompute: Literal["auto", "none", "full"] = "auto"
     schedules: Annotated[tuple[Schedule, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None

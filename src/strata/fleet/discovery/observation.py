@@ -22,8 +22,9 @@ FITS: Final = (0.85, 1.15)
 """Memory a tool shows over the catalogue's: drivers keep some for themselves, vendors count GB or GiB."""
 
 _FIGURES: Final = (
-    "memory_bytes", "fp16_flops", "fp32_flops", "memory_bandwidth_bytes_per_s", "interconnect_bytes_per_s",
-    "fp16_flops_measured", "fp32_flops_measured", "memory_bandwidth_measured_bytes_per_s",
+    "memory_bytes", "fp16_flops", "fp32_flops", "fp8_flops", "memory_bandwidth_bytes_per_s",
+    "interconnect_bytes_per_s", "fp16_flops_measured", "fp32_flops_measured",
+    "memory_bandwidth_measured_bytes_per_s",
 )  # fmt: skip
 
 DUAL_DIE: Final = frozenset({"Ascend910C", "MLU370-X8"})

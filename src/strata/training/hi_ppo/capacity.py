@@ -77,8 +77,12 @@ def delivered(fleet: Fleet, offered: Mapping[str, Capacity]) -> Fleet:
 
 
 def _slower(card: Accelerator, speed: float) -> Accelerator:
+    def slowed(flops: float | None) -> float | None:
+        return None if flops is None else flops * speed
+
     return replace(
         card,
-        fp16_flops=None if card.fp16_flops is None else card.fp16_flops * speed,
-        fp32_flops=None if card.fp32_flops is None else card.fp32_flops * speed,
+        fp16_flops=slowed(card.fp16_flops),
+        fp32_flops=slowed(card.fp32_flops),
+        fp8_flops=slowed(card.fp8_flops),
     )
