@@ -27,6 +27,8 @@ SAMPLES = {
     "domain-not-allowed": {"domain": "lab"},
     "figure-missing": {"figure": "dense FP16 FLOP/s", "accelerator": "LabCard-48G"},
     "no-accelerators": {"domain": "lab"},
+    "node-too-small": {"ranks": 8, "devices": 4},
+    "pins-too-narrow": {"pins": "tensor 8, pipeline 4", "dropped": "pipeline"},
     "over-budget": {"cost": "$1.20", "limit": "$1.00"},
     "too-slow": {"reached": "1.2k", "floor": "2k"},
     "compute-bound": {"share": 0.93},

@@ -261,3 +261,31 @@ def test_a_profile_that_does_not_fit_is_refused_with_the_reason(tmp_path, data, 
         load_profile(path, num_layers=len(model("gpt2").kinds))
     (fault,) = caught.value.faults
     assert said in f"{fault.where}: {fault.message}"
+
+
+def test_a_layout_is_fixed_as_far_as_it_is_written(written):
+    job = load_job(written(f"{JOB}parallel: {{tensor: 4, data: 8}}\n"))
+    assert (job.pins.given, str(job.pins)) == ({"tensor": 4, "data": 8}, "tensor 4, data 8")
+    assert load_job(written(JOB)).pins.given == {}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "fault"),
+    [
+        ("{tensor: 5}", "6:12: parallel.tensor: 5 does not divide the 12 attention heads of gpt2"),
+        ("{pipeline: 15}", "6:12: parallel.pipeline: more stages than gpt2 has layers (14, embedding and head "
+         "included)"),
+        ("{data: 3}", "6:12: parallel.data: 3 copies do not divide a global batch of 64 sequences"),
+        ("{microbatch: 65}", "6:12: parallel.microbatch: 65 samples are more than a global batch of 64 sequences"),
+        ("{data: 32, microbatch: 4}", "6:22: parallel.microbatch: 4 samples on each of 32 copies are more than a "
+         "global batch of 64 sequences"),
+        ("{tensor: 0}", "6:12: parallel.tensor: 0 is not a whole number from 1 to 1000000000"),
+        ("{tensors: 2}", "6:12: parallel.tensors: unknown key (did you mean 'tensor'?)"),
+    ],
+)  # fmt: skip
+def test_a_layout_that_does_not_divide_is_refused_where_it_stands(faults, parallel, fault):
+    assert faults(f"{JOB}parallel: {parallel}\n") == [fault]
+
+
+def test_all_that_does_not_divide_is_said_at_once(faults):
+    assert len(faults(f"{JOB}parallel: {{tensor: 5, pipeline: 99, data: 7}}\n")) == 3

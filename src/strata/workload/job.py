@@ -8,6 +8,7 @@ from typing import Final
 
 from strata.workload.layers import LayerTable
 from strata.workload.model import ModelSpec
+from strata.workload.pins import Pins
 from strata.workload.profile import LayerProfile
 
 
@@ -65,6 +66,7 @@ class TrainingJob:
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
     model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
     spec: the model's shape, for launch files; the planner reads the layers alone.
+    pins: what every plan's layout must be.
     """
 
     name: str
@@ -87,6 +89,7 @@ class TrainingJob:
     model_name: str = ""
     profile: LayerProfile | None = None
     spec: ModelSpec | None = field(default=None, compare=False, repr=False)
+    pins: Pins = field(default_factory=Pins)
 
     @property
     def tokens_per_step(self) -> int:

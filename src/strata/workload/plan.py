@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strata.workload.job import Recompute, Schedule
+from strata.workload.pins import Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,16 @@ class TrainingPlan:
     def num_devices(self) -> int:
         """Devices used in all domains."""
         return sum(self.devices().values())
+
+    def keeps(self, pins: Pins) -> bool:
+        """Whether the plan has every size that a job fixes."""
+        sizes = {
+            "tensor": {stage.tensor_parallel for pipeline in self.pipelines for stage in pipeline.stages},
+            "pipeline": {len(pipeline.stages) for pipeline in self.pipelines},
+            "data": {sum(pipeline.replicas for pipeline in self.pipelines)},
+            "microbatch": {self.microbatch_size},
+        }
+        return all(sizes[name] == {size} for name, size in pins.given.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; `from_dict` reads it back."""

@@ -21,6 +21,7 @@ from strata.files import Document, FileModel, Tokens, Usd, file_or_bundled, read
 from strata.workload.huggingface import model
 from strata.workload.job import PRECISION_BYTES, Limits, Objective, Recompute, Schedule, TrainingJob
 from strata.workload.model import ModelSpec
+from strata.workload.pins import Pins
 from strata.workload.profile import LayerProfile, load_profile
 
 DEFAULT_LOCAL_STEPS: Final = (8, 32, 128)
@@ -121,6 +122,15 @@ class TrainEntry(FileModel):
     zero: Annotated[tuple[Literal[0, 1, 2, 3], ...], BeforeValidator(_listed), Field(min_length=1)] = (0, 1)
 
 
+class ParallelEntry(FileModel):
+    """What is fixed of the layout; what is absent the planner chooses. `data` counts all copies of the model."""
+
+    tensor: Whole | None = None
+    pipeline: Whole | None = None
+    data: Whole | None = None
+    microbatch: Whole | None = None
+
+
 class GoalEntry(FileModel):
     """What to minimise; `weights` of (efficiency, utilisation, communication) for reward and tchebycheff."""
 
@@ -153,6 +163,7 @@ class TrainingJobFile(FileModel):
     model: Name
     profile: Name | None = None
     train: TrainEntry
+    parallel: ParallelEntry = ParallelEntry()
     home: Name | None = None
     goal: GoalEntry = GoalEntry()
     limits: LimitsEntry = LimitsEntry()
@@ -223,7 +234,7 @@ def _relations(document: Document, file: TrainingJobFile, spec: ModelSpec) -> It
             ("train", "sequence"), f"{spec.name} has learned positions for only {spec.max_sequence_length} tokens"
         )
     if isinstance(train.global_batch, str):
-        sequences = _tokens(train.global_batch) / train.sequence
+        sequences = _sequences(train)
         if sequences > MAX_BATCH:
             yield document.fault(
                 ("train", "global_batch"),
@@ -240,12 +251,37 @@ def _relations(document: Document, file: TrainingJobFile, spec: ModelSpec) -> It
         yield document.fault(("train", "sync", "local_steps"), "local steps need mode: [sync, diloco]")
     if file.home is not None and file.limits.domains is not None and file.home not in file.limits.domains:
         yield document.fault(("home",), f"{file.home!r} is not one of limits.domains")
+    yield from _layout(document, file, spec)
+
+
+def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Iterator[Fault]:
+    """Yield what no layout can be: sizes that do not divide the heads or the batch, stages without a layer."""
+    parallel, batch = file.parallel, _sequences(file.train)
+    if parallel.tensor is not None and spec.num_heads % parallel.tensor:
+        message = f"{parallel.tensor} does not divide the {spec.num_heads} attention heads of {spec.name}"
+        yield document.fault(("parallel", "tensor"), message)
+    if parallel.pipeline is not None and parallel.pipeline > len(spec.kinds):
+        message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
+        yield document.fault(("parallel", "pipeline"), message)
+    if batch != int(batch):
+        return
+    if parallel.data is not None and batch % parallel.data:
+        message = f"{parallel.data} copies do not divide a global batch of {batch:g} sequences"
+        yield document.fault(("parallel", "data"), message)
+    elif parallel.microbatch is not None and parallel.microbatch * (parallel.data or 1) > batch:
+        each = f" on each of {parallel.data} copies" if parallel.data is not None else ""
+        message = f"{parallel.microbatch} samples{each} are more than a global batch of {batch:g} sequences"
+        yield document.fault(("parallel", "microbatch"), message)
+
+
+def _sequences(train: TrainEntry) -> float:
+    batch = train.global_batch
+    return _tokens(batch) / train.sequence if isinstance(batch, str) else float(batch)
 
 
 def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -> TrainingJob:
     train, sync, limits = file.train, file.train.sync, file.limits
     element_bytes = PRECISION_BYTES[train.precision]
-    batch = train.global_batch
     job = TrainingJob(
         name=file.name,
         model_name=spec.name,
@@ -253,7 +289,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         layers=spec.layer_table(train.sequence, element_bytes),
         sequence_length=train.sequence,
         num_heads=spec.num_heads,
-        global_batch=int(_tokens(batch)) // train.sequence if isinstance(batch, str) else batch,
+        global_batch=int(_sequences(train)),
         precision=train.precision,
         optimizer=train.optimizer,
         recompute=tuple(Recompute) if train.recompute == "auto" else (Recompute(train.recompute),),
@@ -271,6 +307,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         ),
         flops_efficiency=file.efficiency,
         profile=profile,
+        pins=Pins(**file.parallel.model_dump()),
     )
     return job if train.schedules is None else replace(job, schedules=_unique(train.schedules))
 

@@ -55,6 +55,8 @@ def plan_request(
     job = requested_job(job, request)
     if request.planner == "exact" and (request.policy or request.in_use):
         raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
+    if request.planner == "hi-ppo" and job.pins.given:
+        raise UsageError(f"the learned policy keeps no `parallel:` ({job.pins})", hint="--planner exact")
     started = clock()
     deadline = started + request.time_limit_s
     compares = request.baselines or request.pareto

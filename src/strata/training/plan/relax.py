@@ -15,6 +15,7 @@ from strata.training.plan.exact.search import Evaluated, Search
 from strata.training.plan.objective import Scales, money
 from strata.units import show_bytes, show_time, show_usd
 from strata.workload.job import Limits, Objective, Recompute, TrainingJob
+from strata.workload.pins import Pins
 
 MOST_NODES: Final = 4096
 """Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""
@@ -33,12 +34,25 @@ def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline
     try:
         if _limits_given(job) and _fits(problem, free, clock=clock, deadline=deadline):
             return _limits(problem, clock, deadline)
+        if job.pins.given and _fits(problem, replace(free, pins=Pins()), clock=clock, deadline=deadline):
+            return [*reasons, _pins(problem, free, clock, deadline)]
         full = replace(free, recompute=(Recompute.FULL,))
         if Recompute.FULL not in job.recompute and _fits(problem, full, clock=clock, deadline=deadline):
             return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
         return [*reasons, _devices(problem, clock, deadline)]
     except OutOfTime:
         return [*reasons, Reason("time-limit", "", {"elapsed": show_time(clock() - started), "evaluated": 0})]
+
+
+def _pins(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Reason:
+    """Return which parts of the layout the job must not fix: any one of those named, or all."""
+    enough = [
+        name
+        for name in job.pins.given
+        if _fits(problem, replace(job, pins=job.pins.without(name)), clock=clock, deadline=deadline)
+    ]
+    dropped = " or without ".join(enough) or "them"
+    return Reason("pins-too-narrow", "", {"pins": str(job.pins), "dropped": dropped})
 
 
 def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:

@@ -50,7 +50,7 @@ def best(items: Sequence[Evaluated]) -> Evaluated | None:
 def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
     """Return the plans that fit memory and keep the job's limits, evaluated by strata's model."""
     context.check_time()
-    fitting = [plan for plan in plans if problem.model.fits(plan)]
+    fitting = [plan for plan in plans if problem.model.fits(plan) and plan.keeps(problem.job.pins)]
     reports = problem.model.reports(fitting, check=context.check_time)
     return [
         Evaluated(plan, report, score_report(problem.job, context.scales, report))

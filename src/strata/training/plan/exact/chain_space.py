@@ -84,7 +84,12 @@ class ChainSpace:
         work, useful = compute_cost.work_s[list(self.members)], compute_cost.useful_s[list(self.members)]
         slow, slow_sum, latency, price = self.path_costs(config.microbatch_size)
         total_stages = self.inside @ stages
+        pins = problem.job.pins
         valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
+        if pins.pipeline is not None:
+            valid &= total_stages == pins.pipeline
+        if pins.data is not None:
+            valid &= config.data_parallel == pins.data
         valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0
         rows = np.flatnonzero(valid)
         rows = rows[self.may_fit(config, total_stages[rows])]

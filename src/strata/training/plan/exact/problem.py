@@ -180,20 +180,31 @@ class Problem:
         """Return the microbatches each copy works through when one pipeline does the whole batch."""
         return -(-self.job.global_batch // (config.microbatch_size * config.data_parallel))
 
+    @property
+    def microbatch_sizes(self) -> tuple[int, ...]:
+        """The microbatches searched: the one that the job fixes, or MICROBATCHES."""
+        fixed = self.job.pins.microbatch
+        return MICROBATCHES if fixed is None else (fixed,)
+
     @cached_property
     def configs(self) -> tuple[ParallelConfig, ...]:
-        """All inner shapes worth trying for pipelines: no two that mean the same on this fleet."""
-        configs = []
+        """All inner shapes worth trying for pipelines: no two that mean the same on this fleet.
+
+        Where the job fixes the copies of the model, fewer of them are listed too: several pipelines share them.
+        """
+        configs, pins = [], self.job.pins
         heads, batch = self.job.num_heads, self.job.global_batch
         widest = max((domain.devices_per_node for domain in self.fleet.domains), default=1)
-        for ranks in TENSOR_PARALLEL:
+        for ranks in TENSOR_PARALLEL if pins.tensor is None else (pins.tensor,):
             if ranks > widest or heads % ranks:
                 continue
             slots = [self.slots(domain, ranks) for domain in self.fleet.domains]
-            for data_parallel in _data_parallel_degrees(slots, batch):
+            for data_parallel in _data_parallel_degrees(slots, batch, pins.data):
                 most = max(count // data_parallel for count in slots)
                 caps = sorted({min(cap, most) for cap in (*CAPS, len(self.job.layers), most)})
-                for size in MICROBATCHES:
+                if pins.pipeline is not None:
+                    caps = list(range(1, min(pins.pipeline, most) + 1))
+                for size in self.microbatch_sizes:
                     if size * data_parallel > batch:
                         continue
                     configs += [
@@ -205,17 +216,26 @@ class Problem:
 
 
 def _ranks(domain: Domain, tensor_parallel: int) -> int:
+    if tensor_parallel <= domain.devices_per_node:
+        return tensor_parallel
     # A power of two divides the heads wherever a larger one does; what a node of 6 has left over stays idle.
-    return min(tensor_parallel, 1 << domain.devices_per_node.bit_length() - 1)
+    return 1 << domain.devices_per_node.bit_length() - 1
 
 
-def _data_parallel_degrees(slots: list[int], batch: int) -> list[int]:
-    """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
-    most = min(max(slots, default=0), batch)
+def _data_parallel_degrees(slots: list[int], batch: int, fixed: int | None) -> list[int]:
+    """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up.
+
+    Where the copies are fixed, all degrees that may add up to them, as far as there are not too many.
+    """
+    most = min(max(slots, default=0), batch, fixed or batch)
+    if fixed is not None and most <= MOST_DEGREES_TRIED:
+        return list(range(1, most + 1))
     degrees = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
     degrees |= {
         count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most
     }
+    if fixed is not None and most > 0:
+        degrees.add(most)
     if len(degrees) <= MOST_DEGREES_TRIED:
         return sorted(degrees)
     every = sorted(degrees)
@@ -242,6 +262,8 @@ def _unusable(domain: Domain, job: TrainingJob) -> Reason | None:
         return Reason("no-accelerators", name, {"domain": name})
     if job.limits.domains is not None and name not in job.limits.domains:
         return Reason("domain-not-allowed", name, {"domain": name})
+    if job.pins.tensor is not None and job.pins.tensor > domain.devices_per_node:
+        return Reason("node-too-small", name, {"ranks": job.pins.tensor, "devices": domain.devices_per_node})
     measured = job.profile is not None and any(card == domain.accelerator.name for card, _, _ in job.profile.times)
     if not measured and peak_flops(domain, job) is None:
         figure = f"{job.precision} FLOPS"

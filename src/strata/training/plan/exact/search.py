@@ -282,6 +282,8 @@ class Search:
         for plan, report in zip(plans, reports, strict=True):
             if not np.isfinite(report.step_time_s):
                 continue  # links are missing: no all-reduce connects the pipelines
+            if not plan.keeps(self.problem.job.pins):
+                continue
             item = Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
             kept = self.result.by_set if within_limits(self.problem.job, item.report) else self.result.missed
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:

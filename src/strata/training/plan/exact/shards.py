@@ -16,13 +16,16 @@ import numpy as np
 from strata.arrays import Bools, Floats
 from strata.clock import Check, unlimited
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import MICROBATCHES, POOL, Problem
+from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
 Way = tuple[int, Recompute, float, int]
+
+EVERY: Final = 1 << 16
+"""More shapes than a unit has."""
 
 GRID: Final = 400
 """Time limits at which the units' samples are tabulated: 2 % apart over a range of 2,500."""
@@ -63,7 +66,8 @@ class ShardSpace:
     def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
         """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only."""
         self.problem, self.members = problem, members
-        self._units = Units(problem)
+        # Copies that are fixed add up from shapes of any speed.
+        self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
         self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
 
     @cached_property
@@ -133,7 +137,8 @@ class ShardSpace:
     def ways(self) -> tuple[Way, ...]:
         """Every (microbatch, recompute, compression, local steps) a sharing may use."""
         job = self.problem.job
-        return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
+        sizes, steps = self.problem.microbatch_sizes, (1, *job.local_steps)
+        return tuple(product(sizes, job.recompute, job.gradient_compression, steps))
 
     def bounds(self, *, check: Check = unlimited) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
@@ -205,7 +210,7 @@ class ShardSpace:
         each = np.minimum(2 * (joined - 1) / joined * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
         best = np.inf
-        for microbatch_size, recompute in product(MICROBATCHES, job.recompute):
+        for microbatch_size, recompute in product(self.problem.microbatch_sizes, job.recompute):
             table = self._capacity(microbatch_size, recompute)
             if not table.holds.any():
                 continue
@@ -236,7 +241,12 @@ class ShardSpace:
         ways = [self._units.inners(unit, size, recompute) for unit in sharing.units]
         if not all(ways):
             return None
-        batch = self.problem.job.global_batch
+        batch, copies = self.problem.job.global_batch, self.problem.job.pins.data
+        if copies is not None:
+            fixed = _sharing_copies(ways, batch, copies)
+            if fixed is None:
+                return None
+            ways = fixed
         picked, fastest_s = _share(ways, batch)
         plan = self._plan(sharing, picked)
         across = self.problem.model.all_reduce(plan)
@@ -302,6 +312,39 @@ def _figures(ways: list[list[Inner]]) -> tuple[Floats, Floats, Floats]:
             fill[row, column], period[row, column] = inner.fill_s, inner.every_s
             samples[row, column] = inner.samples
     return fill, period, samples
+
+
+def _sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
+    """Return one shape a unit, `copies` of the model together, that work the batch off soonest; None: no such."""
+    fill, period, samples = _figures(ways)
+    replicas = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
+
+    def most(limit_s: float) -> tuple[float, tuple[int, ...]] | None:
+        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
+        taken = np.where(counts > 0, counts * samples, 0.0)
+        best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+        for row, unit in enumerate(replicas):
+            grown: dict[int, tuple[float, tuple[int, ...]]] = {}
+            for (used, (done, at)), (shape, more) in product(best.items(), enumerate(unit)):
+                item = (done + float(taken[row, shape]), (*at, shape))
+                if used + more <= copies and item[0] > grown.get(used + more, (-1.0, ()))[0]:
+                    grown[used + more] = item
+            best = grown
+        return best.get(copies)
+
+    low, high = 0.0, float(np.max(np.where(samples > 0, fill + period * batch, 0.0)))
+    picked = most(high)
+    if picked is None:
+        return None
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        found = most(middle)
+        assert found is not None, "shapes of so many copies together do not depend on the time"
+        if found[0] >= batch:
+            high, picked = middle, found
+        else:
+            low = middle
+    return [[unit[shape]] for unit, shape in zip(ways, picked[1], strict=True)]
 
 
 def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]], float]:

@@ -107,7 +107,7 @@ class Units:
 
     def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[ParallelConfig]:
         """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
-        problem, space = self.problem, ChainSpace(self.problem, unit)
+        problem, space, depth = self.problem, ChainSpace(self.problem, unit), self.problem.job.pins.pipeline
         candidates: dict[tuple[int, int], tuple[float, int, ParallelConfig]] = {}
         for config in self._configs.get((microbatch_size, recompute), ()):
             shape = (config.tensor_parallel, config.data_parallel)
@@ -119,7 +119,8 @@ class Units:
                 for count, domain in zip(stages, space.domains, strict=True)
             )
             total = sum(stages)
-            if not whole or 0 in stages or total > len(problem.job.layers):
+            wanted = whole if depth is None else total == depth
+            if not wanted or 0 in stages or total > len(problem.job.layers):
                 continue
             candidates[shape] = (self._pace(space, config, stages) / config.data_parallel, total, config)
         for _, total, config in sorted(candidates.values(), key=lambda item: item[0]):
