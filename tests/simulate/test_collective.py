@@ -28,6 +28,15 @@ def test_a_ring_takes_two_rounds_of_all_others():
     assert collective.ring_s(12.0, members=4, **LINK) == 2 * 3 / 4 * 12 / 2 + 2 * 3 * 0.5
 
 
+@given(st.floats(0, 1e9), st.integers(1, 16), st.floats(1e9, 1e12), st.floats(0, 1e-3))
+def test_a_tensor_parallel_sum_is_a_ring_or_one_exchange_whichever_is_faster(size, ranks, bandwidth, latency):
+    link = {"bandwidth_bytes_per_s": bandwidth, "latency_s": latency}
+    found = collective.tensor_parallel_s(size, ranks=ranks, **link)
+    ring, exchange = collective.ring_s(size, members=ranks, **link), (ranks - 1) * size / bandwidth + latency
+    assert found == (min(ring, exchange) if ranks > 1 else 0.0)
+    assert found <= collective.tensor_parallel_s(2 * size, ranks=ranks, **link)
+
+
 def test_one_domain_has_nothing_to_sum():
     alone = best_all_reduce(9.0, np.zeros((1, 1)), np.zeros((1, 1)))
     assert (alone.algorithm, alone.time_s, alone.bytes_sent.sum()) == ("none", 0.0, 0.0)

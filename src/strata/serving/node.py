@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ from strata.serving.request import RequestSignal
 class Node:
     """A machine that can hold a range of layers; all devices of it work as one.
 
-    compute_capability: dense FP16 rate of all its devices together [FLOP/s].
+    compute_capability: dense FP16 rate of all its devices together [FLOP/s]. num_devices: how many, which share
+    every layer; intra_bandwidth_bytes_per_s: of one to the others, one direction, intra_latency_s one-way.
     url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s];
     bandwidth_bytes_per_s: what a message to them sees. Neither need name all nodes (`observe.py`).
     model: of a whole pipeline behind one address (vLLM, SGLang) the name it serves; such a node is never cut.
@@ -37,6 +39,9 @@ class Node:
     decode_s: float = 0.0
     prefill_s_per_token: float = 0.0
     bandwidth_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    num_devices: int = 1
+    intra_bandwidth_bytes_per_s: float = math.inf
+    intra_latency_s: float = 0.0
 
     def get_current_load(self) -> float:
         """Return the busier of slots and KV memory, 0 to 1; 1 for a node that serves nothing."""

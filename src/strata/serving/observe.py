@@ -59,6 +59,9 @@ def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
                 hop_s=latency_s,
                 trust=card.trust,
                 bandwidth_bytes_per_s=bandwidth,
+                num_devices=devices,
+                intra_bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
+                intra_latency_s=domain.intra_latency_s,
             )
             for name in names[domain.name]
         ]
@@ -186,7 +189,13 @@ def _roofline(nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating:
     """Return the terms of a decode step and of a prompt, before anything is measured."""
     flops = np.array([node.compute_capability for node in nodes], dtype=float)
     bandwidth = np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float)
-    rates = Rates(flops * derating.flops_efficiency, bandwidth * derating.bandwidth_efficiency)
+    rates = Rates(
+        flops * derating.flops_efficiency,
+        bandwidth * derating.bandwidth_efficiency,
+        ranks=np.array([node.num_devices for node in nodes], dtype=int),
+        intra_bandwidth_bytes_per_s=np.array([node.intra_bandwidth_bytes_per_s for node in nodes]),
+        intra_latency_s=np.array([node.intra_latency_s for node in nodes]),
+    )
     decode = decode_terms(model, rates, batch=demand.batch, context=demand.context)
     return decode, prefill_terms(model, rates, tokens=demand.prompt_tokens)
 

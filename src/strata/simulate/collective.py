@@ -39,6 +39,24 @@ def ring_s(
     return 2 * half_s
 
 
+def tensor_parallel_s(
+    size_bytes: float | Floats,
+    *,
+    ranks: float | Ints,
+    bandwidth_bytes_per_s: float | Floats,
+    latency_s: float | Floats,
+) -> Floats:
+    """Return the time of one all-reduce between the devices of a tensor-parallel group, 0 for one device [...].
+
+    The faster of a ring and of one exchange, in which every rank reads what all others hold and sums by itself,
+    (D-1) g/B + L: a ring moves fewer bytes, the exchange waits once, as serving engines have it for the small
+    messages of decoding (vLLM pull request 2192; the one-shot kernel of TensorRT-LLM).
+    """
+    ring = ring_s(size_bytes, members=ranks, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
+    exchange = (np.asarray(ranks) - 1) * size_bytes / bandwidth_bytes_per_s + latency_s
+    return np.where(np.asarray(ranks) > 1, np.minimum(ring, exchange), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """One all-reduce between D domains: `algorithm` is none (D = 1), ring, direct or star.

@@ -1,23 +1,26 @@
 """How long each layer computes on one stage's devices: a measured profile where there is one, else FLOPs.
 
 Source of the FLOP form: time = FLOPs / (devices × peak × efficiency) plus the tensor-parallel all-reduces of
-Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), ring-shaped inside the node.
+Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), inside the node (`tensor_parallel_s`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain
+from strata.simulate.collective import tensor_parallel_s
 from strata.workload.job import Recompute, TrainingJob
 
-_REDUCTIONS = {"embedding": 1.0, "head": 1.0}
-"""Tensor-parallel all-reduces per direction; every other kind of layer has 2 (attention and MLP)."""
+REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0}
+REDUCTIONS_OF_A_BLOCK: Final = 2.0
+"""Tensor-parallel all-reduces per direction: every other kind of layer has one for attention, one for its MLP."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,13 @@ def layer_times(
 
 
 def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int) -> Floats:
-    if ranks == 1:
-        return np.zeros(len(job.layers))
-    count = np.array([_REDUCTIONS.get(kind, 2.0) for kind in job.layers.kinds])
-    message = job.layers.boundary_bytes.min() * microbatch_size
-    once = 2 * (ranks - 1) * (message / ranks / domain.intra_bandwidth_bytes_per_s + domain.intra_latency_s)
+    count = np.array([REDUCTIONS.get(kind, REDUCTIONS_OF_A_BLOCK) for kind in job.layers.kinds])
+    once = tensor_parallel_s(
+        job.layers.boundary_bytes.min() * microbatch_size,
+        ranks=ranks,
+        bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
+        latency_s=domain.intra_latency_s,
+    )
     return np.asarray(count * once)
 
 

@@ -57,6 +57,18 @@ def test_one_node_that_holds_the_model_is_a_pipeline():
     assert answer.unused == ()
 
 
+def test_devices_that_hardly_reach_each_other_are_not_the_faster_node():
+    """Eight L40S on PCIe were said to read a prompt sooner than eight A100 on NVLink."""
+    llama = ModelInfo.of(model("llama-3.1-70b"))
+    asked = replace(job(batch=16, prompt=1024, output=256), model=llama)
+    slow = card("pcie", tflops=362, gib=48)
+    on_pcie = replace(domain("a", 8, accelerator=slow), intra_bandwidth_bytes_per_s=32e9)
+    on_nvlink = domain("a", 8, accelerator=card("nvlink", tflops=312, gib=80))
+    pcie, nvlink = (plan(fleet(one), asked).estimate.ttft_s for one in (on_pcie, on_nvlink))
+    reductions_s = 160 * 2 * 7 / 8 * 1024 * 8192 * 2 / 32e9
+    assert pcie > nvlink + 0.7 * reductions_s
+
+
 @pytest.mark.parametrize("goal", [Goal.BOTH, Goal.LATENCY])
 @pytest.mark.parametrize("gib", [5, 12])
 def test_the_figures_are_those_the_allocator_decided_on(goal, gib):

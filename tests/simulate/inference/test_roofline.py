@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.simulate.compute import layer_times
 from strata.simulate.inference.roofline import (
     Rates,
     decode_s,
@@ -13,12 +14,22 @@ from strata.simulate.inference.roofline import (
     prefill_s,
     prefill_terms,
 )
+from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
+from strata.workload.job import Recompute
+from tests.support.builders import domain, job
 from tests.support.inference_models import models, served
 
 A100 = Rates(312e12, 2.039e12)
 
-rates = st.builds(Rates, st.floats(1e10, 1e15), st.floats(1e9, 1e13))
+rates = st.builds(
+    Rates,
+    st.floats(1e10, 1e15),
+    st.floats(1e9, 1e13),
+    ranks=st.sampled_from([1, 2, 3, 8]),
+    intra_bandwidth_bytes_per_s=st.floats(1e9, 1e12),
+    intra_latency_s=st.floats(0, 1e-4),
+)
 batches = st.integers(1, 256)
 contexts = st.floats(0, 1e5)
 
@@ -64,6 +75,33 @@ def test_many_nodes_at_once_are_each_alone() -> None:
 
     assert both.shape == (2, 62)
     assert both[1] == pytest.approx(decode_s(info, Rates(3e14, 1e11), batch=16, context=100))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_a_prompt_pays_the_all_reduces_that_training_pays(ranks: int) -> None:
+    asked, place = job(model("llama-3.1-8b").layer_table(1024)), domain("a")
+    compute = {"flops_per_s": ranks * place.accelerator.fp16_flops, "bytes_per_s": np.inf}
+    inside = {"intra_bandwidth_bytes_per_s": 300e9, "intra_latency_s": 5e-6}
+    one = {"microbatch_size": 1, "recompute": Recompute.NONE}
+
+    trained = layer_times(asked, place, tensor_parallel=ranks, **one)
+    info = served("llama-3.1-8b")
+    alone = prefill_s(info, Rates(**compute), tokens=1024)
+    together = prefill_s(info, Rates(**compute, ranks=ranks, **inside), tokens=1024)
+
+    of_training = np.diff(trained.forward) - np.diff(trained.useful) / 3
+    assert (together - alone)[:-1] == pytest.approx(of_training[1:-1], abs=1e-12)
+
+
+def test_decoding_waits_for_the_latency_of_every_all_reduce() -> None:
+    info = served("llama-3.1-8b")
+
+    def step_s(latency_s: float) -> float:
+        rate = A100._replace(ranks=8, intra_bandwidth_bytes_per_s=300e9, intra_latency_s=latency_s)
+        return float(decode_s(info, rate, batch=1, context=0).sum())
+
+    # two a layer and the head's, each one exchange of a small message
+    assert step_s(5e-6) - step_s(0.0) == pytest.approx(65 * 5e-6, rel=0.05)
 
 
 def test_the_head_goes_with_the_last_layer() -> None:

@@ -6,7 +6,9 @@ take the sum of their parts, and the last layer brings the head with it (`parts_
 References
 ----------
 Williams, Waterman, Patterson: Roofline, CACM 52 (2009). Bytes and FLOPs of a part: `workload/inference.py`.
-Bytes are weights and KV memory; activations inside a layer and the embedding's rows are left out.
+Bytes are weights and KV memory; activations inside a layer and the embedding's rows are left out. All-reduces of
+tensor parallelism come on top, as many and as long as in training (`simulate/compute.py`); the embedding's is left
+out, for all layers to stay alike.
 """
 
 from __future__ import annotations
@@ -16,18 +18,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
+from strata.simulate.collective import tensor_parallel_s
+from strata.simulate.compute import REDUCTIONS, REDUCTIONS_OF_A_BLOCK
 from strata.workload.inference import ModelInfo
 
 
 class Rates(NamedTuple):
     """What nodes reach, shares of their peaks: FLOP/s and memory bytes/s, one number or many [...].
 
-    A rate of 0 is one that is not known: that side of the roof is then left out.
+    A rate of 0 is one that is not known: that side of the roof is then left out. ranks: devices of each node that
+    share every layer; intra_bandwidth_bytes_per_s: of one of them to the others, one direction, intra_latency_s
+    one-way.
     """
 
     flops_per_s: float | Floats
     bytes_per_s: float | Floats
+    ranks: int | Ints = 1
+    intra_bandwidth_bytes_per_s: float | Floats = np.inf
+    intra_latency_s: float | Floats = 0.0
 
 
 class Terms(NamedTuple):
@@ -58,7 +67,8 @@ def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) ->
     kv_bytes = batch * context * model.kv_bytes_per_token
     flops = batch * (model.flops_per_token + context * model.flops_per_token_per_context)
     head = batch * model.head_flops_per_token, model.head_bytes
-    return _parts(rates, flops, model.read_bytes(batch) + kv_bytes, head)
+    parts_s = _parts(rates, flops, model.read_bytes(batch) + kv_bytes, head)
+    return parts_s + _reductions_s(model, rates, batch, batch)
 
 
 def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float = 0.0) -> Floats:
@@ -70,7 +80,8 @@ def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float =
     kv_bytes = (context + tokens) * model.kv_bytes_per_token
     flops = tokens * (model.flops_per_token + others * model.prefill_flops_per_token_per_context)
     head = model.head_flops_per_token, model.head_bytes
-    return _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)
+    parts_s = _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)
+    return parts_s + _reductions_s(model, rates, tokens, 1)
 
 
 def decode_terms(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Terms:
@@ -89,6 +100,21 @@ def _parts(rates: Rates, flops: Floats, read_bytes: Floats, head: tuple[float, f
     computing_s = _over(np.append(flops, head[0]), rates.flops_per_s)
     reading_s = _over(np.append(read_bytes, head[1]), rates.bytes_per_s)
     return np.asarray(np.maximum(computing_s, reading_s))
+
+
+def _reductions_s(model: ModelInfo, rates: Rates, tokens: float, head_tokens: float) -> Floats:
+    """Return the all-reduces of each part [..., L + 1]: of the hidden states of so many tokens."""
+    once = [
+        tensor_parallel_s(
+            count * model.hidden_bytes,
+            ranks=rates.ranks,
+            bandwidth_bytes_per_s=rates.intra_bandwidth_bytes_per_s,
+            latency_s=rates.intra_latency_s,
+        )
+        for count in (tokens, head_tokens)
+    ]
+    layers = [REDUCTIONS_OF_A_BLOCK * once[0]] * model.num_layers
+    return np.stack([*layers, REDUCTIONS["head"] * once[1]], axis=-1)
 
 
 def _over(amount: Floats, rate: float | Floats) -> Floats:
