@@ -137,7 +137,10 @@ def test_batch_memory_and_shape_are_the_plans():
         "--max-position-embeddings": "4096",
         "--micro-batch-size": "2",
         "--global-batch-size": "32",
+        "--attention-dropout": "0",
+        "--hidden-dropout": "0",
         "--bf16": "",
+        "--grad-reduce-in-bf16": "",
         "--optimizer": "adam",
         "--use-distributed-optimizer": "",
         "--recompute-granularity": "full",
@@ -197,7 +200,8 @@ LLAMA = {
             "qwen3-30b-a3b",
             LLAMA
             | {"--vocab-size": "151936", "--qk-layernorm": "", "--num-experts": "128", "--moe-router-topk": "8"}
-            | {"--moe-ffn-hidden-size": "768", "--moe-layer-freq": "[1]*8"},
+            | {"--moe-ffn-hidden-size": "768", "--moe-layer-freq": "[1]*8"}
+            | {"--moe-token-dispatcher-type": "alltoall"},
             id="experts",
         ),
         pytest.param(
@@ -212,7 +216,7 @@ LLAMA = {
             }
             | {"--qk-layernorm": "", "--num-experts": "256", "--moe-router-topk": "8"}
             | {"--moe-ffn-hidden-size": "2048", "--moe-shared-expert-intermediate-size": "2048"}
-            | {"--moe-layer-freq": "[0]*3+[1]*5"},
+            | {"--moe-token-dispatcher-type": "alltoall", "--moe-layer-freq": "[0]*3+[1]*5"},
             id="latent-attention-and-dense-layers-first",
         ),
     ],

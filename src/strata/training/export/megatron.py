@@ -8,15 +8,14 @@ torchrun launches it; else every process is started with the RANK that belongs t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Final
 
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
+from strata.training.export.megatron_arguments import arguments, global_batch
+from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
-from strata.training.plan.schema import PlannedJob, PlannedModel
-from strata.workload.job import Recompute
+from strata.training.plan.schema import PlannedJob
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
 
@@ -35,11 +34,11 @@ def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
     notes = tuple(_notes(plan, job))
     domains = domain_nodes(ranks)
     is_in_order = order == sorted(order)
-    arguments = [*_arguments(plan, job), *(["--use-tp-pp-dp-mapping"] if mapping and is_in_order else [])]
+    given = [*arguments(plan, job), *(["--use-tp-pp-dp-mapping"] if mapping and is_in_order else [])]
     files = {
         "ranks.json": ranks_json(ranks, plan),
         "megatron-args.txt": comment([f"Megatron-LM arguments of {job.name}.", *(f"note: {n}" for n in notes)])
-        + "\n".join(arguments)
+        + "\n".join(given)
         + "\n",
     }
     for nodes in domains:
@@ -132,14 +131,10 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     if job.hidden_size is None or job.num_heads is None:
         yield "the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"
     if job.architecture is not None:
-        yield from _missing(job.architecture)
-    batch = _global_batch(plan)
+        yield from missing(job.architecture)
+    batch = global_batch(plan)
     if batch != job.global_batch:
         yield f"whole microbatches make a global batch of {batch} where the job has {job.global_batch}"
-
-
-def _global_batch(plan: TrainingPlan) -> int:
-    return plan.microbatch_size * sum(p.microbatches * p.replicas for p in plan.pipelines)
 
 
 def _order(ranks: RankMap) -> tuple[list[int], bool]:
@@ -156,110 +151,3 @@ def _order(ranks: RankMap) -> tuple[list[int], bool]:
 
 def _numbers(ranks: Sequence[Rank]) -> list[int]:
     return [rank.rank for rank in ranks]
-
-
-def _arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
-    stages = plan.pipelines[0].stages
-    yield f"--tensor-model-parallel-size {stages[0].tensor_parallel}"
-    yield f"--pipeline-model-parallel-size {len(stages)}"
-    if stages[0].tensor_parallel > 1:
-        yield "--sequence-parallel"
-    yield from _split([stage.num_layers for stage in stages])
-    yield f"--num-layers {job.num_layers - 2}"
-    if job.hidden_size is not None and job.num_heads is not None:
-        yield f"--hidden-size {job.hidden_size}"
-        yield f"--num-attention-heads {job.num_heads}"
-        if job.num_kv_heads is not None and job.num_kv_heads != job.num_heads:
-            yield "--group-query-attention"
-            yield f"--num-query-groups {job.num_kv_heads}"
-    if job.ffn_hidden_size is not None:
-        yield f"--ffn-hidden-size {job.ffn_hidden_size}"
-    if job.architecture is not None:
-        yield from _architecture(job.architecture, job.num_layers - 2)
-    yield f"--seq-length {job.sequence_length}"
-    learned = job.architecture.max_positions if job.architecture else None
-    yield f"--max-position-embeddings {learned or job.sequence_length}"
-    yield f"--micro-batch-size {plan.microbatch_size}"
-    yield f"--global-batch-size {_global_batch(plan)}"
-    if job.precision in ("bf16", "fp16"):
-        yield f"--{job.precision}"
-    yield f"--optimizer {'sgd' if job.optimizer == 'sgd' else 'adam'}"
-    if plan.zero_stage == 1:
-        yield "--use-distributed-optimizer"
-    if plan.recompute is Recompute.FULL:
-        yield "--recompute-granularity full"
-        yield "--recompute-method uniform"
-        yield "--recompute-num-layers 1"
-
-
-def _architecture(model: PlannedModel, num_layers: int) -> Iterator[str]:
-    """Yield activation, norm, positions, attention and experts (names: megatron/training/arguments.py)."""
-    if model.gated_mlp:
-        yield "--swiglu"
-    yield f"--normalization {'LayerNorm' if model.norm_bias else 'RMSNorm'}"
-    yield f"--position-embedding-type {'rope' if model.max_positions is None else 'learned_absolute'}"
-    yield f"--vocab-size {model.vocab_size}"
-    if not model.tied_embeddings:
-        yield "--untie-embeddings-and-output-weights"
-    if not (model.output_bias or model.mlp_bias):
-        yield "--disable-bias-linear"
-        if model.qkv_bias:
-            yield "--add-qkv-bias"
-    if model.qk_norm or model.latent is not None:  # latent attention has norms of its own on queries and keys
-        yield "--qk-layernorm"
-    if model.latent is None:
-        yield f"--kv-channels {model.head_dim}"
-    else:
-        yield "--multi-latent-attention"
-        if model.latent.q_lora_rank is not None:
-            yield f"--q-lora-rank {model.latent.q_lora_rank}"
-        yield f"--kv-lora-rank {model.latent.kv_lora_rank}"
-        yield f"--qk-head-dim {model.latent.qk_nope_head_dim}"
-        yield f"--qk-pos-emb-head-dim {model.latent.qk_rope_head_dim}"
-        yield f"--v-head-dim {model.latent.v_head_dim}"
-    if model.experts is not None:
-        yield f"--num-experts {model.experts.num_experts}"
-        yield f"--moe-router-topk {model.experts.experts_per_token}"
-        yield f"--moe-ffn-hidden-size {model.experts.ffn_hidden_size}"
-        if model.experts.shared_ffn_hidden_size:
-            yield f"--moe-shared-expert-intermediate-size {model.experts.shared_ffn_hidden_size}"
-        if model.experts.shared_gate:
-            yield "--moe-shared-expert-gate"
-        dense = set(model.experts.dense_layers)
-        runs = groupby(int(layer not in dense) for layer in range(num_layers))
-        yield f"--moe-layer-freq {'+'.join(f'[{sparse}]*{len(list(run))}' for sparse, run in runs)}"
-
-
-def _missing(model: PlannedModel) -> Iterator[str]:
-    """Yield what of a model the arguments do not say: a reader must, or Megatron cannot."""
-    given = ["--norm-epsilon"]
-    if model.max_positions is None:
-        given.append("--rotary-base (and scaling)")
-    if model.experts is not None:
-        given.append("how the router scores, scales and groups experts (--moe-router-...)")
-    yield f"the plan does not hold all of the {model.model_type} config, pass the rest: {', '.join(given)}"
-    if model.model_type in _OTHER_ACTIVATIONS:
-        yield f"{model.model_type} has the activation {_OTHER_ACTIVATIONS[model.model_type]}, not Megatron's"
-    if model.norms_per_layer != 2:
-        yield f"{model.model_type} has {model.norms_per_layer} norms a layer, and Megatron's layers have 2"
-    if model.output_bias != model.mlp_bias or (model.mlp_bias and not model.qkv_bias):
-        yield "some projections have biases and others none, and Megatron has them in all or in none"
-
-
-_OTHER_ACTIVATIONS: Final = {"gemma": "GeGLU", "gemma2": "GeGLU", "gemma3_text": "GeGLU", "opt": "ReLU"}
-
-
-def _split(counts: Sequence[int]) -> Iterator[str]:
-    """Yield how the layers are cut. Megatron counts transformer layers; ours count the embedding and the head."""
-    blocks = list(counts)
-    blocks[0] -= 1
-    blocks[-1] -= 1
-    if len(blocks) == 1 or (len(set(blocks)) == 1 and blocks[0]):
-        return
-    middle = set(blocks[1:-1])
-    if len(blocks) > 2 and len(middle) == 1 and min(blocks) > 0:
-        yield f"--decoder-first-pipeline-num-layers {blocks[0]}"
-        yield f"--decoder-last-pipeline-num-layers {blocks[-1]}"
-        return
-    parts = ["t" * count for count in blocks]
-    yield f"--pipeline-model-parallel-layout {'|'.join(['E' + parts[0], *parts[1:-1], parts[-1] + 'L'])}"

@@ -1,0 +1,79 @@
+"""What Megatron-LM is told of a plan: where it cuts the model, its batch, what it keeps in memory.
+
+Names and meaning of the arguments: megatron/training/arguments.py of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strata.training.export.megatron_model import model_arguments
+from strata.training.plan.schema import PlannedJob
+from strata.workload.job import Recompute
+from strata.workload.plan import TrainingPlan
+
+
+def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
+    """Yield the arguments of a plan, one a line; those with a value have it after a space."""
+    stages = plan.pipelines[0].stages
+    yield f"--tensor-model-parallel-size {stages[0].tensor_parallel}"
+    yield f"--pipeline-model-parallel-size {len(stages)}"
+    if stages[0].tensor_parallel > 1:
+        yield "--sequence-parallel"
+    yield from _split([stage.num_layers for stage in stages])
+    yield f"--num-layers {job.num_layers - 2}"
+    if job.hidden_size is not None and job.num_heads is not None:
+        yield f"--hidden-size {job.hidden_size}"
+        yield f"--num-attention-heads {job.num_heads}"
+        if job.num_kv_heads is not None and job.num_kv_heads != job.num_heads:
+            yield "--group-query-attention"
+            yield f"--num-query-groups {job.num_kv_heads}"
+    if job.ffn_hidden_size is not None:
+        yield f"--ffn-hidden-size {job.ffn_hidden_size}"
+    if job.architecture is not None:
+        yield from model_arguments(job.architecture, job.num_layers - 2)
+    yield f"--seq-length {job.sequence_length}"
+    learned = job.architecture.max_positions if job.architecture else None
+    yield f"--max-position-embeddings {learned or job.sequence_length}"
+    yield f"--micro-batch-size {plan.microbatch_size}"
+    yield f"--global-batch-size {global_batch(plan)}"
+    # What it would do by default takes memory that the plan does not count: dropout's masks (a byte an element,
+    # arXiv 2205.05198 §4.1), gradients in fp32 beside bf16 weights (18 bytes a parameter for 16), SGD's momentum.
+    yield "--attention-dropout 0"
+    yield "--hidden-dropout 0"
+    if job.precision in ("bf16", "fp16"):
+        yield f"--{job.precision}"
+    if job.precision == "bf16":
+        yield "--grad-reduce-in-bf16"
+    if job.optimizer == "sgd":
+        yield "--optimizer sgd"
+        yield "--sgd-momentum 0"
+    else:
+        yield "--optimizer adam"
+    if plan.zero_stage == 1:
+        yield "--use-distributed-optimizer"
+    if plan.recompute is Recompute.FULL:
+        yield "--recompute-granularity full"
+        yield "--recompute-method uniform"
+        yield "--recompute-num-layers 1"
+
+
+def global_batch(plan: TrainingPlan) -> int:
+    """Return the sequences of one step."""
+    return plan.microbatch_size * sum(p.microbatches * p.replicas for p in plan.pipelines)
+
+
+def _split(counts: Sequence[int]) -> Iterator[str]:
+    """Yield how the layers are cut. Megatron counts transformer layers; ours count the embedding and the head."""
+    blocks = list(counts)
+    blocks[0] -= 1
+    blocks[-1] -= 1
+    if len(blocks) == 1 or (len(set(blocks)) == 1 and blocks[0]):
+        return
+    middle = set(blocks[1:-1])
+    if len(blocks) > 2 and len(middle) == 1 and min(blocks) > 0:
+        yield f"--decoder-first-pipeline-num-layers {blocks[0]}"
+        yield f"--decoder-last-pipeline-num-layers {blocks[-1]}"
+        return
+    parts = ["t" * count for count in blocks]
+    yield f"--pipeline-model-parallel-layout {'|'.join(['E' + parts[0], *parts[1:-1], parts[-1] + 'L'])}"

@@ -1,0 +1,77 @@
+"""What Megatron-LM is told of a model: activation, norm, positions, attention, experts; and what it is not.
+
+Names and meaning of the arguments: megatron/training/arguments.py of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from strata.training.plan.schema import PlannedModel
+
+
+def model_arguments(model: PlannedModel, num_layers: int) -> Iterator[str]:
+    """Yield the arguments of a model with `num_layers` transformer layers."""
+    if model.gated_mlp:
+        yield "--swiglu"
+    yield f"--normalization {'LayerNorm' if model.norm_bias else 'RMSNorm'}"
+    yield f"--position-embedding-type {'rope' if model.max_positions is None else 'learned_absolute'}"
+    yield f"--vocab-size {model.vocab_size}"
+    if not model.tied_embeddings:
+        yield "--untie-embeddings-and-output-weights"
+    if not (model.output_bias or model.mlp_bias):
+        yield "--disable-bias-linear"
+        if model.qkv_bias:
+            yield "--add-qkv-bias"
+    if model.qk_norm or model.latent is not None:  # latent attention has norms of its own on queries and keys
+        yield "--qk-layernorm"
+    if model.latent is None:
+        yield f"--kv-channels {model.head_dim}"
+    else:
+        yield "--multi-latent-attention"
+        if model.latent.q_lora_rank is not None:
+            yield f"--q-lora-rank {model.latent.q_lora_rank}"
+        yield f"--kv-lora-rank {model.latent.kv_lora_rank}"
+        yield f"--qk-head-dim {model.latent.qk_nope_head_dim}"
+        yield f"--qk-pos-emb-head-dim {model.latent.qk_rope_head_dim}"
+        yield f"--v-head-dim {model.latent.v_head_dim}"
+    if model.experts is not None:
+        yield f"--num-experts {model.experts.num_experts}"
+        yield f"--moe-router-topk {model.experts.experts_per_token}"
+        yield f"--moe-ffn-hidden-size {model.experts.ffn_hidden_size}"
+        if model.experts.shared_ffn_hidden_size:
+            yield f"--moe-shared-expert-intermediate-size {model.experts.shared_ffn_hidden_size}"
+        if model.experts.shared_gate:
+            yield "--moe-shared-expert-gate"
+        yield "--moe-token-dispatcher-type alltoall"  # by default every rank gathers all tokens
+        dense = set(model.experts.dense_layers)
+        runs = groupby(int(layer not in dense) for layer in range(num_layers))
+        yield f"--moe-layer-freq {'+'.join(f'[{sparse}]*{len(list(run))}' for sparse, run in runs)}"
+
+
+def missing(model: PlannedModel) -> Iterator[str]:
+    """Yield what of a model the arguments do not say: a reader must, or Megatron cannot."""
+    given = ["--norm-epsilon"]
+    if model.max_positions is None:
+        given.append("--rotary-base (and scaling)")
+    if model.experts is not None:
+        given.append("how the router scores, scales and groups experts (--moe-router-...)")
+    yield f"the plan does not hold all of the {model.model_type} config, pass the rest: {', '.join(given)}"
+    if model.model_type in _OTHERWISE:
+        yield f"{model.model_type} {_OTHERWISE[model.model_type]}"
+    if model.norms_per_layer != 2:
+        yield f"{model.model_type} has {model.norms_per_layer} norms a layer, and Megatron's layers have 2"
+    if model.output_bias != model.mlp_bias or (model.mlp_bias and not model.qkv_bias):
+        yield "some projections have biases and others none, and Megatron has them in all or in none"
+
+
+_GEGLU: Final = "has the activation GeGLU, not Megatron's"
+_OTHERWISE: Final = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEGLU),
+    "opt": "has the activation ReLU, not Megatron's",
+    "gpt_neo": "attends to a window in every other layer (--window-size, --window-attn-skip-freq)",
+    "gpt_neox": "gives attention and MLP the same input, and Megatron one after the other",
+}
+"""What families of models do that the arguments above do not say."""

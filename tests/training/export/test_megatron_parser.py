@@ -1,0 +1,179 @@
+"""The arguments of a plan, as Megatron-LM's parser reads them and its checks judge them."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from strata.training.export.megatron import render
+from strata.training.export.ranks import RankLayout
+from strata.training.plan.schema import PlannedJob, PlannedModel
+from strata.workload.huggingface import model
+from strata.workload.job import Recompute
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+HERE = Path(__file__).parent
+OPTIONS = yaml.safe_load((HERE / "megatron_options.yaml").read_text())
+
+
+def freq(text):
+    """A list, as in `[0]*3+[1]*5`: one entry a layer."""
+    assert set(text) <= set("[]0123456789*+,()"), text
+    return eval(text)
+
+
+TYPES = {"int": int, "float": float, "str": str, "moe_freq_type": freq}
+
+
+def parser():
+    made = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name, takes in OPTIONS.items():
+        if takes == "flag":
+            made.add_argument(name, action="store_true")
+        elif isinstance(takes, list):
+            made.add_argument(name, choices=takes)
+        else:
+            made.add_argument(name, type=TYPES[takes])
+    return made
+
+
+def words(launch):
+    lines = launch.files["megatron-args.txt"].splitlines()
+    return [word for line in lines if not line.startswith("#") for word in line.split(" ", 1)]
+
+
+def check(given, world_size):
+    """What Megatron's own checks ask (`validate_args` in the same file), as far as it is about these options."""
+    stages = given.pipeline_model_parallel_size
+    copies, rest = divmod(world_size, given.tensor_model_parallel_size * stages)
+    assert rest == 0
+    assert given.global_batch_size % (given.micro_batch_size * copies) == 0
+    assert given.max_position_embeddings >= given.seq_length
+    assert given.tensor_model_parallel_size > 1 or not given.sequence_parallel
+    assert not (given.bf16 and given.fp16)
+    heads = given.num_query_groups if given.group_query_attention else given.num_attention_heads
+    assert heads % given.tensor_model_parallel_size == 0
+    if given.recompute_granularity == "full":
+        assert given.recompute_method
+        assert given.recompute_num_layers
+    first, last = given.decoder_first_pipeline_num_layers, given.decoder_last_pipeline_num_layers
+    if given.pipeline_model_parallel_layout:
+        assert first is None
+        assert last is None
+        layout = given.pipeline_model_parallel_layout.split("|")
+        assert len(layout) == stages
+        assert layout[0][0] == "E"
+        assert layout[-1][-1] == "L"
+        assert "".join(layout) == f"E{'t' * given.num_layers}L"
+    elif first is not None:
+        assert (given.num_layers - first - last) % (stages - 2) == 0
+    else:
+        assert given.num_layers % stages == 0
+    if given.num_experts:
+        assert len(given.moe_layer_freq) == given.num_layers
+
+
+def planned(name, *, batch=32, sequence=1024, **more):
+    spec = model(name)
+    return PlannedJob(
+        name="job", model=name, num_layers=spec.num_layers + 2, sequence_length=sequence, global_batch=batch,
+        num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, hidden_size=spec.hidden_size,
+        ffn_hidden_size=spec.intermediate_size, architecture=PlannedModel.of(spec), **more,
+    )  # fmt: skip
+
+
+def plan(*counts, tensor_parallel=2, replicas=2, microbatches=8, **more):
+    stages, first = [], 0
+    for s, count in enumerate(counts):
+        stages.append(Stage("a", first, count, tensor_parallel, len(counts) - 1 - s))
+        first += count
+    return TrainingPlan((Pipeline(tuple(stages), replicas, microbatches),), 2, **more)
+
+
+def shared_gate(job):
+    """A mixture of experts with a shared one behind a gate, as Qwen2's; none is bundled."""
+    moe = job.architecture.experts.model_copy(update={"shared_ffn_hidden_size": 512, "shared_gate": True})
+    return job.model_copy(update={"architecture": job.architecture.model_copy(update={"experts": moe})})
+
+
+QKV_BIAS = PlannedModel.of(replace(model("llama-3.1-8b"), qkv_bias=True))
+CASES = {
+    "llama": (plan(17, 17), planned("llama-3.1-8b")),
+    "llama-one-device": (plan(34, tensor_parallel=1, replicas=1), planned("llama-3.1-8b", precision="fp16")),
+    "llama-uneven": (plan(9, 9, 8, 8, recompute=Recompute.FULL, zero_stage=1), planned("llama-3.1-8b")),
+    "llama-ends": (plan(10, 8, 8, 8), planned("llama-3.1-8b", optimizer="sgd")),
+    "biases": (plan(17, 17), planned("llama-3.1-8b").model_copy(update={"architecture": QKV_BIAS})),
+    "gpt": (plan(7, 7, recompute=Recompute.FULL), planned("gpt2", optimizer="adam")),
+    "gpt-neox": (plan(23, 23), planned("gpt-neox-20b")),
+    "moe": (plan(25, 25), planned("qwen3-30b-a3b")),
+    "moe-shared": (plan(25, 25), shared_gate(planned("qwen3-30b-a3b"))),
+    "latent": (plan(32, 31), planned("deepseek-v3", sequence=4096)),
+    "fp32": (plan(7, 7), planned("gpt2", precision="fp32")),
+}
+
+
+def launched(chosen, job, per_node=8):
+    names = chosen.domains
+    layout = RankLayout(
+        chosen, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card")
+    )
+    return render(layout, job)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_megatrons_parser_knows_every_option_and_its_checks_pass(case):
+    chosen, job = CASES[case]
+    given = parser().parse_args(words(launched(chosen, job)))
+    check(given, chosen.num_devices)
+    assert given.num_layers == model(job.model).num_layers
+
+
+def test_every_option_of_the_file_is_given_in_some_case():
+    used = {word for chosen, job in CASES.values() for word in words(launched(chosen, job))}
+    assert used & set(OPTIONS) == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "kept"),
+    [("bf16", "adamw", 16), ("fp16", "adamw", 16), ("fp32", "adamw", 16), ("bf16", "sgd", 8)],
+)
+def test_megatron_keeps_as_many_bytes_a_parameter_as_the_plan_counts(precision, optimizer, kept):
+    """Weights and gradients in compute precision, and fp32 weights and moments (arXiv 1910.02054 §3.1)."""
+    job = planned("gpt2", precision=precision, optimizer=optimizer)
+    given = parser().parse_args(words(launched(plan(7, 7), job)))
+    is_half = given.bf16 or given.fp16
+    gradient = 4 if given.bf16 and not given.grad_reduce_in_bf16 else 2 if is_half else 4
+    moments = 8 if given.optimizer == "adam" else 4 if given.sgd_momentum else 0
+    assert (2 if is_half else 4) + gradient + (4 if is_half else 0) + moments == kept
+
+
+PROBE = """
+import argparse, json, os, sys
+from megatron.training.arguments import add_megatron_arguments
+actions = add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))._actions
+table = {}
+for action in actions:
+    kind = getattr(action.type, "__name__", None)
+    takes = list(map(str, action.choices)) if action.choices else "flag" if action.nargs == 0 else kind
+    for name in action.option_strings:
+        table[name] = takes
+json.dump(table, sys.stdout)
+"""
+
+
+@pytest.mark.real("torch")
+@pytest.mark.skipif(not os.environ.get("MEGATRON"), reason="needs MEGATRON, the folder of a Megatron-LM checkout")
+def test_the_file_says_what_megatrons_own_parser_says():
+    path = [os.environ["MEGATRON"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    found = json.loads(answer.stdout[answer.stdout.index("{") :])
+    assert {name: found.get(name) for name in OPTIONS} == OPTIONS
