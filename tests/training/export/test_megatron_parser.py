@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import RankLayout
 from strata.training.plan.schema import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
-from strata.workload.job import Recompute
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 HERE = Path(__file__).parent
@@ -63,18 +64,22 @@ def check(given, world_size):
         assert given.recompute_method
         assert given.recompute_num_layers
     first, last = given.decoder_first_pipeline_num_layers, given.decoder_last_pipeline_num_layers
+    virtual = given.num_virtual_stages_per_pipeline_rank
     if given.pipeline_model_parallel_layout:
-        assert first is None
-        assert last is None
+        assert first is last is virtual is None
         layout = given.pipeline_model_parallel_layout.split("|")
-        assert len(layout) == stages
+        virtual, rest = divmod(len(layout), stages)
+        assert rest == 0
         assert layout[0][0] == "E"
         assert layout[-1][-1] == "L"
         assert "".join(layout) == f"E{'t' * given.num_layers}L"
     elif first is not None:
         assert (given.num_layers - first - last) % (stages - 2) == 0
     else:
-        assert given.num_layers % stages == 0
+        assert given.num_layers % (stages * (virtual or 1)) == 0
+    if (virtual or 1) > 1:
+        assert stages > 1
+        assert given.global_batch_size // (given.micro_batch_size * copies) % stages == 0
     if given.num_experts:
         assert len(given.moe_layer_freq) == given.num_layers
 
@@ -103,11 +108,16 @@ def shared_gate(job):
 
 
 QKV_BIAS = PlannedModel.of(replace(model("llama-3.1-8b"), qkv_bias=True))
+UNEVEN = (4, 5, 4, 4, 4, 4, 4, 3)
+VIRTUAL = {"schedule": Schedule.INTERLEAVED, "virtual_stages": 2}
 CASES = {
     "llama": (plan(17, 17), planned("llama-3.1-8b")),
     "llama-one-device": (plan(34, tensor_parallel=1, replicas=1), planned("llama-3.1-8b", precision="fp16")),
     "llama-uneven": (plan(9, 9, 8, 8, recompute=Recompute.FULL, zero_stage=1), planned("llama-3.1-8b")),
     "llama-ends": (plan(10, 8, 8, 8), planned("llama-3.1-8b", optimizer="sgd")),
+    "interleaved": (plan(17, 17, **VIRTUAL), planned("llama-3.1-8b")),
+    "interleaved-uneven": (plan(9, 9, 8, 8, **VIRTUAL), planned("llama-3.1-8b")),
+    "interleaved-ends": (plan(2, 5, 5, 2, **VIRTUAL), planned("gpt2")),
     "biases": (plan(17, 17), planned("llama-3.1-8b").model_copy(update={"architecture": QKV_BIAS})),
     "gpt": (plan(7, 7, recompute=Recompute.FULL), planned("gpt2", optimizer="adam")),
     "gpt-neox": (plan(23, 23), planned("gpt-neox-20b")),
@@ -132,6 +142,29 @@ def test_megatrons_parser_knows_every_option_and_its_checks_pass(case):
     given = parser().parse_args(words(launched(chosen, job)))
     check(given, chosen.num_devices)
     assert given.num_layers == model(job.model).num_layers
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("interleaved", {"--num-virtual-stages-per-pipeline-rank 2"}),
+        ("interleaved-uneven", {f"--pipeline-model-parallel-layout E{'|'.join(map('t'.__mul__, UNEVEN))}L"}),
+        ("interleaved-ends", {"--pipeline-model-parallel-layout E|ttt|ttt|t|t|tt|tt|L"}),
+    ],
+)
+def test_the_chunks_of_an_interleaved_plan_are_those_of_its_rank_map(case, expected):
+    launch = launched(*CASES[case])
+    assert expected <= set(launch.files["megatron-args.txt"].splitlines())
+    chosen, job = CASES[case]
+    layers = [n for c in range(2) for rank in launch.ranks.ranks if rank.copy == rank.tensor_rank == 0
+              for n in range(rank.chunks[c][0], rank.chunks[c][1] + 1)]  # fmt: skip
+    assert layers == list(range(job.num_layers))
+    assert len(chosen.pipelines[0].stages) * 2 == sum(len(r.chunks) for r in launch.ranks.ranks) // 4
+
+
+def test_a_group_of_microbatches_that_megatron_does_not_interleave_is_refused():
+    with pytest.raises(UsageError, match="interleaves 7 microbatches over 2 stages"):
+        launched(plan(17, 17, microbatches=7, **VIRTUAL), planned("llama-3.1-8b", batch=28))
 
 
 def test_every_option_of_the_file_is_given_in_some_case():

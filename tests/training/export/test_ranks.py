@@ -12,8 +12,8 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.script import slugs
 
 
-def layout(*pipelines, per_node=8, devices=10_000):
-    plan = TrainingPlan(tuple(pipelines), microbatch_size=1)
+def layout(*pipelines, per_node=8, devices=10_000, **more):
+    plan = TrainingPlan(tuple(pipelines), microbatch_size=1, **more)
     return RankLayout(
         plan,
         dict.fromkeys(plan.domains, devices),
@@ -31,6 +31,10 @@ def chain(*stages, replicas=1, microbatches=4):
     return Pipeline(tuple(made), replicas, microbatches)
 
 
+def layers_of(rank):
+    return [n for first, last in rank.chunks for n in range(first, last + 1)]
+
+
 @st.composite
 def layouts(draw):
     num_layers = draw(st.integers(2, 9))
@@ -43,7 +47,8 @@ def layouts(draw):
         ranks = [draw(st.sampled_from([n for n in (1, 2, 3, 4, 8) if n <= per_node[name]])) for name in names]
         stages = zip(names, counts, ranks, strict=True)
         pipelines.append(chain(*stages, replicas=draw(st.integers(1, 3))))
-    return layout(*pipelines, per_node=per_node)
+    virtual = draw(st.integers(1, 3)) if all(len(p.stages) > 1 for p in pipelines) else 1
+    return layout(*pipelines, per_node=per_node, virtual_stages=virtual)
 
 
 def test_copies_follow_each_other_and_stages_inside_a_copy():
@@ -59,7 +64,7 @@ def test_copies_follow_each_other_and_stages_inside_a_copy():
         ("a", 0, 7, 1, 1, 1),
         ("b", 0, 0, 0, 2, 0),
     ]
-    assert [(r.first_layer, r.last_layer) for r in ranks[:9:2]] == [(0, 2), (3, 4), (0, 2), (3, 4), (5, 7)]
+    assert [r.chunks for r in ranks[:9:2]] == [((0, 2),), ((3, 4),), ((0, 2),), ((3, 4),), ((5, 7),)]
 
 
 def test_groups_of_two_pipelines_cut_at_other_layers_cover_what_both_hold():
@@ -83,11 +88,22 @@ def test_devices_left_over_in_a_node_stay_idle():
         rank_map(layout(chain(("a", 4, 3), replicas=3), per_node=8, devices=9))
 
 
-def test_an_interleaved_plan_is_refused():
-    with pytest.raises(UsageError, match="interleaved"):
-        rank_map(
-            RankLayout(TrainingPlan((chain(("a", 4, 1)),), 1, virtual_stages=2), {"a": 8}, {"a": 8}, {"a": "card"})
-        )
+def test_chunks_of_an_interleaved_plan_lie_a_round_apart():
+    ranks = rank_map(layout(chain(("a", 6, 1), ("a", 5, 1)), virtual_stages=2)).ranks
+    # Stage 0 has the embedding and 5 transformer layers, stage 1 4 and the head.
+    assert [r.chunks for r in ranks] == [((0, 2), (5, 7)), ((3, 4), (8, 10))]
+
+
+def test_a_single_stage_has_nothing_to_interleave_with():
+    with pytest.raises(UsageError, match="nothing to interleave with: virtual_stages 2"):
+        rank_map(layout(chain(("a", 4, 1)), virtual_stages=2))
+
+
+@given(layouts())
+def test_a_stage_of_an_interleaved_plan_keeps_its_number_of_layers(layout):
+    for rank in rank_map(layout).ranks:
+        assert len(layers_of(rank)) == layout.plan.pipelines[rank.pipeline].stages[rank.stage].num_layers
+        assert len(rank.chunks) == layout.plan.virtual_stages
 
 
 @given(layouts())
@@ -126,7 +142,7 @@ def test_every_layer_is_covered_once_a_copy(layout):
     for p, pipeline in enumerate(layout.plan.pipelines):
         for copy in range(pipeline.replicas):
             held = [r for r in found.ranks if (r.pipeline, r.copy, r.tensor_rank) == (p, copy, 0)]
-            layers = [n for r in held for n in range(r.first_layer, r.last_layer + 1)]
+            layers = [n for r in held for n in layers_of(r)]
             assert sorted(layers) == list(range(found.num_layers))
 
 
@@ -140,10 +156,8 @@ def test_every_shard_of_every_layer_is_summed_over_all_copies_once(layout):
         for group in groups:
             members = [found.ranks[rank] for rank in group.ranks]
             assert len({(r.pipeline, r.copy) for r in members}) == len(members) == copies
-            assert all(r.first_layer <= layer <= r.last_layer for r in members)
-        assert {rank for g in groups for rank in g.ranks} == {
-            r.rank for r in found.ranks if r.first_layer <= layer <= r.last_layer
-        }
+            assert all(layer in layers_of(r) for r in members)
+        assert {rank for g in groups for rank in g.ranks} == {r.rank for r in found.ranks if layer in layers_of(r)}
 
 
 @given(layouts(), st.randoms(use_true_random=False))

@@ -4,16 +4,19 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from strata.simulate.order import in_turn, interleaved
 from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
+from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 LINE = re.compile(
-    r"rank (\d+) stage (\d+) layers (\d+)-(\d+) domain (\S+) node (\d+) device (\d+) "
+    r"rank (\d+) stage (\d+) layers (\S+) domain (\S+) node (\d+) device (\d+) "
     r"pipeline (\d+) copy (\d+) tensor (\d+)"
 )
 TWO = TrainingPlan((Pipeline((Stage("a", 0, 3, 1, 1), Stage("b", 3, 2, 1)), 1, 3),), 8)
@@ -23,6 +26,11 @@ UNEQUAL = TrainingPlan(
         Pipeline((Stage("a", 0, 5, 1),), 1, 1),
     ),
     8,
+)
+INTERLEAVED = replace(
+    TrainingPlan((Pipeline((Stage("a", 0, 3, 2), Stage("a", 3, 2, 1)), 1, 3),), 8),
+    schedule=Schedule.INTERLEAVED,
+    virtual_stages=2,
 )
 
 
@@ -79,7 +87,7 @@ def train(folder, plan):
     text = finish(started)
     printed = sorted(tuple(int(x) if x.isdigit() else x for x in found) for found in LINE.findall(text))
     planned = [
-        (r.rank, r.stage, r.first_layer, r.last_layer, *r.device, r.pipeline, r.copy, r.tensor_rank)
+        (r.rank, r.stage, ",".join(f"{a}-{b}" for a, b in r.chunks), *r.device, r.pipeline, r.copy, r.tensor_rank)
         for r in launch.ranks.ranks
     ]
     return printed, planned, [float(x) for x in re.findall(r"step \d+ loss (\S+)", text)]
@@ -104,6 +112,28 @@ def test_however_a_plan_cuts_model_and_batch_the_losses_are_the_same(two_stages,
     assert printed == planned
     assert len(printed) == 4
     assert losses == pytest.approx(two_stages[2], abs=2e-4)
+
+
+@pytest.mark.real("torch")
+def test_an_interleaved_plan_has_the_losses_of_one_that_is_not(two_stages, tmp_path):
+    printed, planned, losses = train(tmp_path / "interleaved", INTERLEAVED)
+    assert printed == planned
+    assert {layers for _, _, layers, *_ in printed} == {"0-1,3-3", "2-2,4-4"}
+    assert losses == pytest.approx(two_stages[2], abs=2e-4)
+
+
+@pytest.mark.real("torch")
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("microbatches", [1, 4, 8])
+def test_train_py_works_in_the_order_that_was_simulated(chunks, microbatches):
+    from strata.training.export import train
+
+    stages = tuple(Stage("a", 8 * s, 8, 1, warmup=3 - s) for s in range(4))
+    plan = TrainingPlan((Pipeline(stages, 1, microbatches),), 1, virtual_stages=chunks)
+    for s, stage in enumerate(stages):
+        simulated = in_turn(stage.warmup, microbatches) if chunks == 1 else interleaved(s, 4, microbatches, chunks)
+        turns = train.order(plan.to_dict(), plan.to_dict()["pipelines"][0], s)
+        assert turns == [(str(work.kind), work.microbatch, work.chunk) for work in simulated]
 
 
 def test_the_scripts_give_every_node_its_place(tmp_path):

@@ -102,6 +102,12 @@ def _refusals(plan: TrainingPlan) -> Iterator[str]:
     degrees = sorted({stage.tensor_parallel for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield f"its stages are tensor parallel over {', '.join(map(str, degrees))}, and Megatron has one degree"
+    rest = [p.microbatches % len(p.stages) for p in plan.pipelines]
+    if plan.virtual_stages > 1 and any(rest):
+        yield (
+            f"it interleaves {first.microbatches} microbatches over {len(first.stages)} stages, and Megatron "
+            "takes whole groups of as many microbatches as there are stages"
+        )
     if plan.local_steps > 1:
         yield f"it crosses domains every {plan.local_steps} steps (DiLoCo), and Megatron does so every step"
     if plan.zero_stage > 1:
@@ -117,7 +123,7 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     classic = [min(depth, count - 1) for depth in classic_warmup(len(pipeline.stages))]
     for item in plan.pipelines:
         planned = [min(stage.warmup, count - 1) for stage in item.stages]
-        if planned != classic:
+        if planned != classic and plan.virtual_stages == 1:
             yield (
                 f"Megatron runs 1F1B with {classic} forwards before the first backward, the plan "
                 f"({plan.schedule}) with {planned}: step time and memory will not be the plan's"

@@ -5,8 +5,9 @@ Names and meaning of the arguments: megatron/training/arguments.py of Megatron-L
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from strata.training.export.chunks import chunk_layers
 from strata.training.export.megatron_model import model_arguments
 from strata.training.plan.schema import PlannedJob
 from strata.workload.job import Recompute
@@ -20,7 +21,7 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     yield f"--pipeline-model-parallel-size {len(stages)}"
     if stages[0].tensor_parallel > 1:
         yield "--sequence-parallel"
-    yield from _split([stage.num_layers for stage in stages])
+    yield from _split(plan)
     yield f"--num-layers {job.num_layers - 2}"
     if job.hidden_size is not None and job.num_heads is not None:
         yield f"--hidden-size {job.hidden_size}"
@@ -63,17 +64,21 @@ def global_batch(plan: TrainingPlan) -> int:
     return plan.microbatch_size * sum(p.microbatches * p.replicas for p in plan.pipelines)
 
 
-def _split(counts: Sequence[int]) -> Iterator[str]:
+def _split(plan: TrainingPlan) -> Iterator[str]:
     """Yield how the layers are cut. Megatron counts transformer layers; ours count the embedding and the head."""
-    blocks = list(counts)
+    stages, virtual = len(plan.pipelines[0].stages), plan.virtual_stages
+    held = chunk_layers(plan.pipelines[0], virtual)
+    blocks = [len(held[s][c]) for c in range(virtual) for s in range(stages)]
     blocks[0] -= 1
     blocks[-1] -= 1
-    if len(blocks) == 1 or (len(set(blocks)) == 1 and blocks[0]):
+    if len(set(blocks)) == 1 and blocks[0]:
+        if virtual > 1:
+            yield f"--num-virtual-stages-per-pipeline-rank {virtual}"
         return
     middle = set(blocks[1:-1])
-    if len(blocks) > 2 and len(middle) == 1 and min(blocks) > 0:
+    if virtual == 1 and stages > 2 and len(middle) == 1 and min(blocks) > 0:
         yield f"--decoder-first-pipeline-num-layers {blocks[0]}"
         yield f"--decoder-last-pipeline-num-layers {blocks[-1]}"
         return
-    parts = ["t" * count for count in blocks]
-    yield f"--pipeline-model-parallel-layout {'|'.join(['E' + parts[0], *parts[1:-1], parts[-1] + 'L'])}"
+    layout = "|".join("t" * count for count in blocks)
+    yield f"--pipeline-model-parallel-layout E{layout}L"

@@ -12,8 +12,9 @@ from math import lcm
 from typing import Any
 
 from strata.errors import UsageError
+from strata.training.export.chunks import chunk_layers
 from strata.training.plan.planfile import SavedPlan
-from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.plan import TrainingPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class RankLayout:
 class Rank:
     """One process and its device: number `local_rank` of node `node` of `domain`.
 
-    `copy` is the data-parallel index inside the pipeline. `last_layer` is inclusive.
+    `copy` is the data-parallel index inside the pipeline. chunks: first and last layer of each, the last one
+    inclusive: as many as the plan has virtual stages. One without layers ends before it begins.
     """
 
     rank: int
@@ -51,8 +53,7 @@ class Rank:
     copy: int
     stage: int
     tensor_rank: int
-    first_layer: int
-    last_layer: int
+    chunks: tuple[tuple[int, int], ...]
 
     @property
     def device(self) -> tuple[str, int, int]:
@@ -90,7 +91,7 @@ class RankMap:
     @property
     def num_layers(self) -> int:
         """Layers of the model, embedding and head included."""
-        return 1 + max(rank.last_layer for rank in self.ranks)
+        return 1 + max(rank.chunks[-1][1] for rank in self.ranks)
 
     def nodes(self) -> dict[tuple[str, int], tuple[Rank, ...]]:
         """Return the ranks of each (domain, node), nodes and devices in order; the position is the node rank."""
@@ -121,11 +122,11 @@ class RankMap:
 
 
 def rank_map(layout: RankLayout) -> RankMap:
-    """Return who runs what. Raises UsageError for interleaved plans and for those that do not fit their nodes."""
-    if layout.plan.virtual_stages > 1:
+    """Return who runs what. Raises UsageError for plans that do not fit their nodes."""
+    if layout.plan.virtual_stages > 1 and any(len(pipeline.stages) < 2 for pipeline in layout.plan.pipelines):
         raise UsageError(
-            "interleaved plans (virtual_stages > 1) cannot be exported: a stage then has layers in several places",
-            hint="a plan with schedule 1f1b or 1f1b-la",
+            f"a pipeline of one stage has nothing to interleave with: virtual_stages {layout.plan.virtual_stages}",
+            hint="virtual_stages: 1",
         )
     places = _place(layout)
     domains = {name: index for index, name in enumerate(layout.plan.domains)}
@@ -147,6 +148,10 @@ def _place(layout: RankLayout) -> list[Rank]:
     taken = dict.fromkeys(layout.plan.domains, 0)
     places = []
     for p, pipeline in enumerate(layout.plan.pipelines):
+        chunks = [
+            tuple((held.start, held.stop - 1) for held in stage)
+            for stage in chunk_layers(pipeline, layout.plan.virtual_stages)
+        ]
         for copy in range(pipeline.replicas):
             for s, stage in enumerate(pipeline.stages):
                 size = layout.devices_per_node[stage.domain]
@@ -158,9 +163,8 @@ def _place(layout: RankLayout) -> list[Rank]:
                 if start % size + stage.tensor_parallel > size:
                     start += -start % size  # a stage never spans nodes: devices left over in a node stay idle
                 taken[stage.domain] = start + stage.tensor_parallel
-                last = stage.first_layer + stage.num_layers - 1
                 places += [
-                    Rank(-1, stage.domain, *divmod(start + t, size), p, copy, s, t, stage.first_layer, last)
+                    Rank(-1, stage.domain, *divmod(start + t, size), p, copy, s, t, chunks[s])
                     for t in range(stage.tensor_parallel)
                 ]
     for domain, devices in taken.items():
@@ -187,11 +191,15 @@ def _chains(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int,
 
 def _sums(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int, ...]]) -> list[DataGroup]:
     """Return the groups that sum gradients: layers cut wherever any pipeline is, shards as fine as any stage's."""
-    cuts = sorted({stage.first_layer for pipeline in plan.pipelines for stage in pipeline.stages})
+    held = [chunk_layers(pipeline, plan.virtual_stages) for pipeline in plan.pipelines]
+    cuts = sorted({chunk.start for stages in held for stage in stages for chunk in stage if chunk})
     ends = [*cuts[1:], sum(stage.num_layers for stage in plan.pipelines[0].stages)]
     groups = []
     for first, end in zip(cuts, ends, strict=True):
-        holders = [(p, *_holder(pipeline, first)) for p, pipeline in enumerate(plan.pipelines)]
+        holders = []
+        for p, pipeline in enumerate(plan.pipelines):
+            s = next(s for s, chunks in enumerate(held[p]) if any(first in chunk for chunk in chunks))
+            holders.append((p, s, pipeline.stages[s]))
         shards = lcm(*(stage.tensor_parallel for _, _, stage in holders))
         for shard in range(shards):
             ranks = tuple(
@@ -201,12 +209,3 @@ def _sums(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int, .
             )
             groups.append(DataGroup(first, end - 1, shard, shards, ranks))
     return groups
-
-
-def _holder(pipeline: Pipeline, layer: int) -> tuple[int, Stage]:
-    """Return the stage that has a layer, and its position."""
-    return next(
-        (s, stage)
-        for s, stage in enumerate(pipeline.stages)
-        if stage.first_layer <= layer < stage.first_layer + stage.num_layers
-    )

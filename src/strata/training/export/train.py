@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 from math import lcm
@@ -40,12 +39,14 @@ class Stage:
         count = self.pipeline["stages"][me["stage"]]["tensor_parallel"]
         shard = Shard(me["tensor_rank"], count, tensor_group[0][1] if tensor_group else None)
         self.shard = shard
-        self.layers = nn.ModuleList(
-            build_layer(size, layer, shard=shard) for layer in range(me["first_layer"], me["last_layer"] + 1)
-        ).to(device)
-        self.moments = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in self.layers.parameters()}
+        held = [range(first, last + 1) for first, last in me["chunks"]]
+        self.layers = {n: build_layer(size, n, shard=shard).to(device) for chunk in held for n in chunk}
+        self.chunks = [[self.layers[n] for n in chunk] for chunk in held]
+        self.parameters = list(nn.ModuleList(self.layers.values()).parameters())
+        self.moments = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters}
         self.data_groups = _groups([group["ranks"] for group in launch["data_groups"]], me["rank"])
-        forwards, backwards = _edges(launch["pipeline_groups"])
+        self.last_chunk = len(self.chunks) - 1
+        forwards, backwards = _edges(launch["pipeline_groups"], is_ring=self.last_chunk > 0)
         # One group a direction: NCCL runs the messages of one group in order, and 1F1B crosses its directions.
         there, back = _groups(forwards, me["rank"]), _groups(backwards, me["rank"])
         self.previous, self.next = _ends(there, forwards, me["rank"])
@@ -55,19 +56,15 @@ class Stage:
 
     def step(self, number: int) -> float:
         """Work through all microbatches in the plan's order and sum gradients; return this stage's loss."""
-        count = self.pipeline["microbatches"]
-        warmup = min(self.pipeline["stages"][self.me["stage"]]["warmup"], count - 1)
-        order = ["forward"] * warmup + ["forward", "backward"] * (count - warmup) + ["backward"] * warmup
-        running: deque[tuple[Tensor, Tensor]] = deque()
-        loss, done = 0.0, 0
-        for turn in order:
+        running: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        loss = 0.0
+        for turn, microbatch, chunk in order(self.plan, self.pipeline, self.me["stage"]):
             if turn == "forward":
-                running.append(self._forward(number, done))
-                done += 1
-                if self.is_last:
-                    loss += float(running[-1][1].detach())
+                running[microbatch, chunk] = self._forward(number, microbatch, chunk)
+                if self._is_end(chunk):
+                    loss += float(running[microbatch, chunk][1].detach())
             else:
-                self._backward(*running.popleft())
+                self._backward(*running.pop((microbatch, chunk)), chunk)
         for work, _ in self.sending:
             work.wait()
         self.sending.clear()
@@ -84,24 +81,31 @@ class Stage:
                 p -= learning_rate / (1 - 0.9 ** (number + 1)) * mean / root
                 p.grad = None
 
-    def _forward(self, number: int, microbatch: int) -> tuple[Tensor, Tensor]:
+    def _is_start(self, chunk: int) -> bool:
+        return self.is_first and chunk == 0
+
+    def _is_end(self, chunk: int) -> bool:
+        return self.is_last and chunk == self.last_chunk
+
+    def _forward(self, number: int, microbatch: int, chunk: int) -> tuple[Tensor, Tensor]:
         batch = self._tokens(number, microbatch)
-        x = batch[:, :-1] if self.is_first else self._receive(self.previous[0]).requires_grad_()
+        x = batch[:, :-1] if self._is_start(chunk) else self._receive(self.previous[0]).requires_grad_()
         y = x
-        for layer in self.layers:
+        for layer in self.chunks[chunk]:
             recompute = self.plan["recompute"] == "full" and y.requires_grad
             y = checkpoint(layer, y, use_reentrant=False) if recompute else layer(y)
+        if self._is_end(chunk):
+            loss = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten())
+            return x, loss / sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"])
         for edge in self.next:
             self._send(y.detach(), edge)
-        if self.is_last:
-            loss = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten())
-            y = loss / sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"])
         return x, y
 
-    def _backward(self, x: Tensor, y: Tensor) -> None:
-        y.backward(None if self.is_last else self._receive(self.next_back[0]))
-        for edge in self.previous_back:
-            self._send(x.grad, edge)
+    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> None:
+        y.backward(None if self._is_end(chunk) else self._receive(self.next_back[0]))
+        if not self._is_start(chunk):
+            for edge in self.previous_back:
+                self._send(x.grad, edge)
 
     def _tokens(self, number: int, microbatch: int) -> Tensor:
         """Return one microbatch [B, T + 1]: consecutive tokens from random starts, on all ranks alike."""
@@ -123,12 +127,11 @@ class Stage:
 
     def _sum_gradients(self) -> None:
         """Sum each shard of each layer over all ranks that hold it; tensors held whole count once a shard."""
-        whole = {p: p.grad.clone() for p in self.layers.parameters() if not p.sharded}
+        whole = {p: p.grad.clone() for p in self.parameters if not p.sharded}
         for index, group in self.data_groups:
             data = self.launch["data_groups"][index]
-            first = data["first_layer"] - self.me["first_layer"]
-            layers = self.layers[first : first + data["last_layer"] - data["first_layer"] + 1]
-            parameters = list(layers.parameters())
+            layers = [self.layers[n] for n in range(data["first_layer"], data["last_layer"] + 1)]
+            parameters = [p for layer in layers for p in layer.parameters()]
             parts = [self._part(p.grad, data) if p.sharded else p.grad for p in parameters]
             sources = [part if p.sharded else whole[p] for p, part in zip(parameters, parts, strict=True)]
             flat = torch.cat([source.flatten() for source in sources])
@@ -148,12 +151,34 @@ def _groups(all_ranks: list[list[int]], rank: int) -> list[tuple[int, Any]]:
     return [(index, group) for index, group in made if rank in all_ranks[index]]
 
 
-def _edges(chains: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-    """Return who sends to whom, [source, dest]: every stage rank hears from one rank each side."""
+def order(plan: dict[str, Any], pipeline: dict[str, Any], stage: int) -> list[tuple[str, int, int]]:
+    """Return what a stage does in turn: forward or backward, of which microbatch, on which of its chunks.
+
+    Some forwards, then one forward and one backward in turn. Where stages interleave, microbatches go through the
+    chunks in groups of as many as there are stages (arXiv 2104.04473 §2.2).
+    """
+    count, chunks, stages = pipeline["microbatches"], plan["virtual_stages"], len(pipeline["stages"])
+    warmup, size = pipeline["stages"][stage]["warmup"], count
+    if chunks > 1:
+        warmup, size = 2 * (stages - stage - 1) + (chunks - 1) * stages, stages
+    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    forwards = [("forward", m, c) for group in groups for c in range(chunks) for m in group]
+    backwards = [("backward", m, c) for group in groups for c in reversed(range(chunks)) for m in group]
+    turns = forwards[:warmup]
+    for n, backward in enumerate(backwards):
+        turns += [*forwards[warmup + n : warmup + n + 1], backward]
+    return turns
+
+
+def _edges(chains: list[list[int]], *, is_ring: bool) -> tuple[list[list[int]], list[list[int]]]:
+    """Return who sends to whom, [source, dest]: every stage rank hears from one rank each side.
+
+    is_ring: stages interleave, so the last sends on to the first, too.
+    """
     source: dict[int, int] = {}
     dest: dict[int, int] = {}
     for chain in chains:
-        for here, there in pairwise(chain):
+        for here, there in pairwise([*chain, chain[0]] if is_ring else chain):
             source.setdefault(there, here)
             dest.setdefault(here, there)
     return [[here, there] for there, here in source.items()], [[there, here] for here, there in dest.items()]
@@ -179,7 +204,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _lines(me: dict[str, Any]) -> Iterator[str]:
-    yield f"rank {me['rank']} stage {me['stage']} layers {me['first_layer']}-{me['last_layer']}"
+    layers = ",".join(f"{first}-{last}" for first, last in me["chunks"])
+    yield f"rank {me['rank']} stage {me['stage']} layers {layers}"
     yield f"domain {me['domain']} node {me['node']} device {me['local_rank']}"
     yield f"pipeline {me['pipeline']} copy {me['copy']} tensor {me['tensor_rank']}"
 
