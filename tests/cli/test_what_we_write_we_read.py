@@ -71,11 +71,16 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
         for kind in ("TrainingPlan", "ServingPlan")
     },
     ("lint",): {kind: [("lint", "PLAN")] for kind in KINDS},
-    ("plan", "train"): {"TrainingPlan": [(*TRAIN, "--planner", "hi-ppo", "--no-baselines", "--in-use", "PLAN")]},
+    ("plan", "train"): {
+        "TrainingPlan": [
+            (*TRAIN, "--planner", "hi-ppo", "--no-baselines", "--in-use", "PLAN"),
+            (*TRAIN, "--no-baselines", "--given", "PLAN"),
+        ]
+    },
 }
 """What reads plan files: the command, and its calls for each kind."""
 
-NO_PLANS: Final = {"Fleet", "TrainingJob", "ServingJob", "RuntimeProfile", "HiPpoTraining"}
+NO_PLANS: Final = {"Fleet", "TrainingJob", "TrainingLayout", "ServingJob", "RuntimeProfile", "HiPpoTraining"}
 """Kinds that people write; what commands write of them would go into WRITERS."""
 
 WHY_NOT: Final = {"TrainingPlan": "domains", "ServingPlan": "nodes"}
@@ -187,7 +192,7 @@ def test_the_tables_name_every_command_that_writes_or_reads_plans() -> None:
         for path, command in commands(cli)
         for parameter in command.params
         if (isinstance(parameter, click.Argument) and parameter.name in ("plan", "plans", "files"))
-        or parameter.name == "in_use"
+        or parameter.name in ("in_use", "given")
     }
     assert taking == set(READERS)
     assert {kind for kind, _ in WRITERS.values()} | NO_PLANS == set(KINDS)

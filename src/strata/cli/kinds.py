@@ -48,6 +48,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "strata.training.plan.schema:TrainingPlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
+    "TrainingLayout": Kind(
+        "strata.training.plan.layout:load_layout",
+        "strata.training.plan.layout:TrainingLayoutFile",
+        "A plan in a few degrees, written by hand to be judged.",
+    ),
     "HiPpoTraining": Kind(
         "strata.learning.schema:load_learning",
         "strata.learning.schema:HiPpoTrainingFile",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from strata.cli.given_table import show_given
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
@@ -30,11 +31,14 @@ SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: bool = True) -> Shown:
     """Print a plan file's content in 80 columns; `saved` is where it was written to."""
+    if data.get("given"):
+        yield from show_given(data["given"])
+        yield ""
     if not data["plans"]:
         yield f"no plan fits {data['name']} on {data['fleet']['name']}"
         yield from _reasons(data["reasons"])
         return
-    yield from _plans(data["plans"])
+    yield from _plans(data["plans"], data.get("given"))
     yield from _proof(data)
     if data["baselines"]:
         yield ""
@@ -52,27 +56,32 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
         yield from _next(data["inputs"], saved)
 
 
-def _plans(plans: list[dict[str, Any]]) -> Shown:
-    body = [
-        [
-            ("✔ " if plan["rank"] == 1 else "  ") + str(plan["rank"]),
-            plan["name"] + _inner(plan),
-            str(plan["num_devices"]),
-            show_time(plan["step_time_s"]),
-            show_count(plan["tokens_per_s"]),
-            f"{plan['utilization']:.0%}",
-            "-" if plan["cost_usd_per_mtoken"] is None else show_usd(plan["cost_usd_per_mtoken"]),
-            show_bytes(plan["wan_bytes_per_step"]) if plan["wan_bytes_per_step"] else "0",
-        ]
-        for plan in plans
-    ]
-    headers = ["  #", "plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step"]
-    yield rows(headers, body, right=range(2, 8))
+def _plans(plans: list[dict[str, Any]], given: dict[str, Any] | None) -> Shown:
+    body = [_row(("✔ " if plan["rank"] == 1 else "  ") + str(plan["rank"]), plan) for plan in plans]
+    if given and given["plan"]:
+        body.append(_row("given", given["plan"]))
+    yield rows(["  #", *_COLUMNS], body, right=range(2, 8))
     best = plans[0]
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
     mfu = "" if best.get("mfu") is None else f" · MFU {best['mfu']:.0%}"
     yield f"  plan 1: {spent}{mfu} · trust: {best['trust']}"
     yield from NOTATION
+
+
+_COLUMNS: Final = ("plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step")
+
+
+def _row(mark: str, plan: dict[str, Any]) -> list[str]:
+    return [
+        mark,
+        plan["name"] + _inner(plan),
+        str(plan["num_devices"]),
+        show_time(plan["step_time_s"]),
+        show_count(plan["tokens_per_s"]),
+        f"{plan['utilization']:.0%}",
+        "-" if plan["cost_usd_per_mtoken"] is None else show_usd(plan["cost_usd_per_mtoken"]),
+        show_bytes(plan["wan_bytes_per_step"]) if plan["wan_bytes_per_step"] else "0",
+    ]
 
 
 def _inner(plan: dict[str, Any]) -> str:

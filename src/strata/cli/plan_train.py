@@ -48,13 +48,18 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--in-use", "in_use", type=click.Path(), help="With hi-ppo: the plan file the job runs now; keep or switch."
 )
+@click.option(
+    "--given",
+    type=click.Path(),
+    help="Your own plan (a plan file, or a layout): check it, set it beside the best.",
+)
 @click.option("--seed", default=0, help="Random seed of the random baselines.")
 @click.option("--save", type=OutputFile(), help="Also write the plan file (JSON) to this path.")
 @output_option
 def train(
     fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None,
     baselines: bool, pareto: bool, time_limit: str, planner: str, policy: str | None, in_use: str | None,
-    seed: int, save: Path | None, output: str
+    given: str | None, seed: int, save: Path | None, output: str
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
 
@@ -62,8 +67,10 @@ def train(
     strata plan train aws10 llama-3.1-70b
     strata plan train fleet.yaml job.yaml --minimize cost -o json
     strata plan train aws10 llama-3.1-8b --planner hi-ppo --in-use plan.json
+    strata plan train fleet.yaml job.yaml --given layout.yaml
 
-    Exits 3 where no plan fits (the reasons say what would help), 6 where the time limit passed first.
+    Exits 3 where no plan fits (the reasons say what would help) or something is wrong with the given one, 6
+    where the time limit passed first.
     """
     from strata import units
     from strata.fleet.schema import load_fleet
@@ -75,6 +82,7 @@ def train(
     request = PlanRequest.model_validate({
         "planner": planner, "minimize": minimize, "weights": weights, "time_limit_s": limit_s, "top": top,
         "seed": seed, "baselines": baselines, "pareto": pareto, "policy": policy, "in_use": in_use,
+        "given": given,
     })  # fmt: skip
     report = plan_request(load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress)
     if report.out_of_time:
@@ -95,4 +103,4 @@ def train(
     emit(data, output, show_plans(data, saved=str(save) if save else None))
     if report.interrupted:
         return INTERRUPTED
-    return 0 if data["plans"] else 3
+    return 0 if data["plans"] and not data.get("given", {}).get("faults") else 3

@@ -54,7 +54,7 @@ def simulate(
     context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
     steps: int, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int, restart: str,
     links: str | None, timeline: Path | None, svg: Path | None, out: Path, output: str
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
 
     Several plans run side by side on one fleet and share its links. Without contention, jitter and failures the
@@ -67,9 +67,11 @@ def simulate(
     strata simulate plan.json --steps 20 --fail device:West@90s --checkpoint-steps 10
     strata simulate plan.json --steps 100 --vary outage:1h/2min --vary diurnal:40%
     strata simulate plan.json --backend astra --compare
+
+    Exits 3 where a plan does not fit memory, or does not work through its job's batch.
     """
     from strata.cli.simulate_backends import by_all, by_analytic, by_astra, by_compat, by_events
-    from strata.cli.simulate_inputs import crowded, load
+    from strata.cli.simulate_inputs import crowded, load, unfit
 
     _check_options(context, backend, compat)
     with progress("reading"):
@@ -90,10 +92,12 @@ def simulate(
     data: Data = {"jobs": [{"name": job.name, **r.to_dict()} for job, r in zip(jobs, answer.reports, strict=True)]}
     if compare:
         data["backends"] = by_all(jobs, links, out)
-    for note in (*crowded(jobs), *answer.notes):
+    faults = unfit(jobs)
+    for note in (*faults, *crowded(jobs), *answer.notes):
         click.echo(f"note: {note}", err=True)
     shown = data if len(jobs) > 1 or compare else answer.reports[0].to_dict()
     emit(shown, output, _show(jobs, answer, data))
+    return 3 if faults else 0
 
 
 def _check_options(context: click.Context, backend: str, compat: str | None) -> None:

@@ -187,6 +187,8 @@ class StepModel:
         local_s = done_s + max(item.update_s for item in times)
         exposed_s = self._exposed_s(times, across)
         step_s = float(diloco_s(local_s, exposed_s, local_steps=plan.local_steps))
+        # A plan of somebody else may leave a part of the batch out.
+        tokens = min(plan.num_samples, job.global_batch) * job.sequence_length
         wan_bytes, egress = self._traffic(plan, times, across)
         cost: float | None = egress
         for name, count in plan.devices().items():
@@ -199,12 +201,12 @@ class StepModel:
         )
         return StepReport(
             step_time_s=step_s,
-            tokens_per_s=job.tokens_per_step / step_s,
+            tokens_per_s=tokens / step_s,
             utilization=busy / (plan.num_devices * step_s),
             wan_bytes_per_step=wan_bytes,
             egress_usd_per_step=egress,
             cost_usd_per_step=cost,
-            cost_usd_per_mtoken=None if cost is None else cost / job.tokens_per_step * 1e6,
+            cost_usd_per_mtoken=None if cost is None else cost / tokens * 1e6,
             num_devices=plan.num_devices,
             stages=(),
             trust=self._trust(plan),

@@ -93,6 +93,11 @@ class TrainingPlan:
         """Devices used in all domains."""
         return sum(self.devices().values())
 
+    @property
+    def num_samples(self) -> int:
+        """Samples that the microbatches of a step have room for."""
+        return sum(p.replicas * p.microbatches for p in self.pipelines) * self.microbatch_size
+
     def keeps(self, pins: Pins) -> bool:
         """Whether the plan has every size that a job fixes."""
         sizes = {

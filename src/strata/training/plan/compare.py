@@ -18,6 +18,7 @@ from strata.fleet.fleet import Fleet
 from strata.training.plan.baselines import BASELINES, absent
 from strata.training.plan.baselines.context import Context, Unfinished
 from strata.training.plan.exact.pareto import front
+from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import BaselineResult, TrainingPlanReport
 from strata.training.plan.request import requested_job
@@ -57,6 +58,18 @@ def plan_request(
         raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
     if request.planner == "hi-ppo" and job.pins.given:
         raise UsageError(f"the learned policy keeps no `parallel:` ({job.pins})", hint="--planner exact")
+    given = None if request.given is None else read_given(request.given, fleet, job)
+    report = _compared(fleet, job, request, clock=clock, progress=progress)
+    if given is None:
+        return report
+    assert request.given is not None, "there is a file that it was read from"
+    evaluated = evaluate_given(given, request.given, fleet, report.problem.job, report.scales)
+    return replace(report, given=evaluated.to_dict(report))
+
+
+def _compared(
+    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress
+) -> TrainingPlanReport:
     started = clock()
     deadline = started + request.time_limit_s
     compares = request.baselines or request.pareto

@@ -67,11 +67,15 @@ def plan_file_of(data: Mapping[str, Any], *, source: str) -> TrainingPlanFile:
 
 def read_plan(path: str | Path) -> SavedPlan:
     """Read the best plan of a file. Raises BadFile with all faults and their places, also where there is none."""
-    document = read_document(path)
+    return best_plan(read_document(path))
+
+
+def best_plan(document: Document) -> SavedPlan:
+    """Return the best plan of a file that was read, as `read_plan` does."""
     file = _checked(document)
     if not file.plans:
         fault = document.fault(("plans",), "no plan fitted when this was written")
-        raise BadFile([fault], hint=f"strata explain {path}")
+        raise BadFile([fault], hint=f"strata explain {document.path}")
     best = file.plans[0]
     return SavedPlan(best.name, best.plan.plan, tuple(file.fleet.domains), file.job, file.inputs, file)
 

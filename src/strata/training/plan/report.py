@@ -33,7 +33,7 @@ class TrainingPlanReport:
     """The Decision, the evaluated plans behind it, best first, and what they are compared with.
 
     policy: where a learned policy chose, which one and its explanation (stable JSON). front: the Pareto front
-    where it was asked for, and whether it is complete.
+    where it was asked for, and whether it is complete. given: the user's own plan beside the best (stable JSON).
     """
 
     problem: Problem
@@ -47,6 +47,7 @@ class TrainingPlanReport:
     front: tuple[Evaluated, ...] | None = None
     front_complete: bool = True
     interrupted: bool = False
+    given: Mapping[str, Any] | None = None
 
     @property
     def best(self) -> Evaluated | None:
@@ -73,7 +74,7 @@ class TrainingPlanReport:
             "objective": str(job.objective),
             "plans": [self._ranked(rank, item) for rank, item in enumerate(self.plans[: request.top], 1)],
             "baselines": {name: self._baseline(item) for name, item in self.baselines.items()},
-            "proof": self._proof(),
+            "proof": self.proof(),
             "search_s": decision.elapsed_s,
             "reasons": [reason.to_dict() for reason in decision.reasons],
             "alternatives": [
@@ -98,6 +99,8 @@ class TrainingPlanReport:
             data["policy"] = dict(self.policy)
         if self.front is not None:
             data["front"] = [self._ranked(rank, item) for rank, item in enumerate(self.front, 1)]
+        if self.given is not None:
+            data["given"] = dict(self.given)
         return data
 
     def _ranked(self, rank: int, item: Evaluated) -> dict[str, Any]:
@@ -110,7 +113,8 @@ class TrainingPlanReport:
     def _why_not(self, item: Evaluated) -> tuple[Reason, ...]:
         return explain.why_not(self.problem, item, self.best) if self.best is not None else ()
 
-    def _proof(self) -> dict[str, Any]:
+    def proof(self) -> dict[str, Any]:
+        """Return what no plan can beat, and how far the best plan is from it (stable JSON)."""
         search = self.search
         bound = None if self.best is None else self.bound_s
         return {

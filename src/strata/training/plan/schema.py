@@ -176,6 +176,7 @@ class PlanRequest(FileModel):
     pareto: bool = False
     policy: str | None = None
     in_use: str | None = None
+    given: str | None = None
 
 
 class InputDigests(FileModel):
@@ -353,6 +354,18 @@ class PolicyEntry(FileModel):
     explanation: ExplanationEntry | None
 
 
+class GivenPlanEntry(FileModel):
+    """The user's own plan: what is wrong with it, its step time over that of the best plan and of the bound."""
+
+    source: Name
+    name: Name
+    faults: list[ReasonEntry]
+    notes: list[ReasonEntry]
+    ratio: Positive | None
+    bound_ratio: Positive | None
+    plan: RankedPlanEntry | None
+
+
 class TrainingPlanFile(FileModel):
     """`kind: TrainingPlan`: plans, best first. Without plans: nothing fits, and `reasons` say why.
 
@@ -379,3 +392,4 @@ class TrainingPlanFile(FileModel):
     digests: InputDigests
     policy: PolicyEntry | None = None
     front: list[RankedPlanEntry] | None = None
+    given: GivenPlanEntry | None = None

@@ -338,10 +338,10 @@ def _sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[li
         return None
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        found = most(middle)
-        assert found is not None, "shapes of so many copies together do not depend on the time"
-        if found[0] >= batch:
-            high, picked = middle, found
+        reached = most(middle)
+        assert reached is not None, "shapes of so many copies together do not depend on the time"
+        if reached[0] >= batch:
+            high, picked = middle, reached
         else:
             low = middle
     return [[unit[shape]] for unit, shape in zip(ways, picked[1], strict=True)]

@@ -1,0 +1,121 @@
+"""Everything that is wrong with a plan somebody else made: its shape, its memory, its batch, what the job asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.simulate.analytic import StepModel
+from strata.units import show_bytes
+from strata.workload.job import TrainingJob
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+
+def misfits(model: StepModel, plan: TrainingPlan) -> list[Reason]:
+    """Return what keeps a plan from being evaluated at all on this fleet: domains, layers, links, speeds."""
+    reasons = [*_missing(model, plan)]
+    if not reasons:
+        reasons += [*_unlinked(model, plan)]
+    return reasons
+
+
+def shortfalls(model: StepModel, plan: TrainingPlan) -> list[Reason]:
+    """Return what is wrong with a plan that can be evaluated: devices, nodes, heads, memory, batch, pins."""
+    return [*_devices(model, plan), *_memory(model, plan), *_batch(model.job, plan), *_job_limits(model.job, plan)]
+
+
+def _places(plan: TrainingPlan) -> Iterator[tuple[str, Pipeline, Stage]]:
+    """Yield every stage with how people call it."""
+    for p, pipeline in enumerate(plan.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            of = f"pipeline {p}, " if len(plan.pipelines) > 1 else ""
+            yield f"{of}stage {s} in {stage.domain}", pipeline, stage
+
+
+def _missing(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
+    names, count = {domain.name for domain in model.fleet.domains}, len(model.job.layers)
+    for name in plan.domains:
+        if name not in names:
+            yield Reason("no-such-domain", "", {"domain": name, "known": ", ".join(sorted(names))})
+    for p, pipeline in enumerate(plan.pipelines):
+        ends = [0, *(stage.first_layer + stage.num_layers for stage in pipeline.stages)]
+        if any(s.first_layer != end for s, end in zip(pipeline.stages, ends, strict=False)) or ends[-1] != count:
+            held = ", ".join(f"{s.first_layer}-{s.first_layer + s.num_layers - 1}" for s in pipeline.stages)
+            yield Reason("layers-not-covered", f"pipeline {p}", {"held": held, "last": count - 1})
+        depth = [min(stage.warmup, pipeline.microbatches - 1) for stage in pipeline.stages]
+        if any(a <= b < pipeline.microbatches - 1 for a, b in pairwise(depth)):
+            yield Reason("warmup-rises", f"pipeline {p}", {"warmup": depth})
+    for place, _, stage in _places(plan):
+        if stage.domain in names:
+            domain = model.fleet.domain(stage.domain)
+            if model.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute) is None:
+                figure = (
+                    f"layer times for microbatch {plan.microbatch_size}, tensor parallel {stage.tensor_parallel}"
+                )
+                yield Reason("figure-missing", place, {"figure": figure, "accelerator": domain.accelerator.name})
+
+
+def _unlinked(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
+    pairs = [pair for p in plan.pipelines for a, b in pairwise(p.domains) for pair in ((a, b), (b, a))]
+    missing = [pair for pair in dict.fromkeys(pairs) if pair not in model.fleet.links]
+    for source, dest in missing:
+        yield Reason("link-missing", "", {"source": source, "dest": dest})
+    if not missing and not np.isfinite(model.reports([plan])[0].step_time_s):
+        yield Reason("no-sum-between", "", {"count": len(plan.pipelines)})
+
+
+def _devices(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
+    for name, used in plan.devices().items():
+        domain = model.fleet.domain(name)
+        if used > domain.num_devices:
+            yield Reason("devices-short", name, {"used": used, "have": domain.num_devices})
+    widths = {(stage.domain, stage.tensor_parallel) for _, _, stage in _places(plan)}
+    for name, ranks in sorted(widths):
+        node = model.fleet.domain(name).devices_per_node
+        if ranks > node:
+            yield Reason("tensor-across-nodes", name, {"ranks": ranks, "devices": node})
+    for ranks in sorted({ranks for _, ranks in widths}):
+        if model.job.num_heads % ranks:
+            yield Reason("heads-not-divided", "", {"ranks": ranks, "heads": model.job.num_heads})
+
+
+def _memory(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
+    for place, pipeline, stage in _places(plan):
+        need = model.stage_memory_bytes(plan, pipeline, stage)
+        have = model.memory_limit_bytes(model.fleet.domain(stage.domain))
+        if need > have:
+            figures = {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have}
+            yield Reason("memory-exceeded", place, figures)
+
+
+def _batch(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
+    """Yield that a plan does not work through the job's batch; the last microbatch of a copy may be short."""
+    most = plan.num_samples
+    last = sum(pipeline.replicas for pipeline in plan.pipelines) * plan.microbatch_size
+    if not most - last < job.global_batch <= most:
+        yield Reason("batch-differs", "", {"samples": most, "batch": job.global_batch})
+
+
+def _job_limits(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
+    if job.limits.domains is not None:
+        for name in plan.domains:
+            if name not in job.limits.domains:
+                yield Reason("domain-not-allowed", name, {"domain": name})
+    if not plan.keeps(job.pins):
+        yield Reason("pins-not-kept", "", {"pins": str(job.pins)})
+
+
+def outside(job: TrainingJob, plan: TrainingPlan) -> list[Reason]:
+    """Return the choices of a plan that the job does not ask to be tried: with them it may beat the best plan."""
+    choices = {
+        f"zero {plan.zero_stage}": plan.zero_stage in job.zero_stages,
+        f"recompute {plan.recompute}": plan.recompute in job.recompute,
+        f"schedule {plan.schedule}": plan.schedule in job.schedules,
+        f"gradient compression {plan.gradient_compression:g}": plan.gradient_compression
+        in job.gradient_compression,
+        f"local steps {plan.local_steps}": plan.local_steps in (1, *job.local_steps),
+    }
+    return [Reason("not-asked", "", {"choice": name}) for name, is_tried in choices.items() if not is_tried]

@@ -1,0 +1,182 @@
+"""A plan that the user brings: what is wrong with it, and how far it is from the best."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from strata.errors import BadFile
+from strata.training.plan.compare import plan_request
+from strata.training.plan.given import evaluate_given, read_given
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import plan_training
+from strata.training.plan.schema import PlanRequest
+from strata.workload.job import Limits, Schedule
+from strata.workload.pins import Pins
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.laws import examples
+from tests.support.small_cases import small_case
+from tests.support.training_plans import plan_data
+
+PLACE = fleet(domain("a", 16), domain("b", 8))
+JOB = job(layers(8), batch=32)
+HEAD = "apiVersion: strata/v1alpha1\nkind: TrainingLayout\n"
+
+
+@pytest.fixture
+def layout(tmp_path):
+    def write(text: str, place=PLACE, asked=JOB):
+        path = tmp_path / "layout.yaml"
+        path.write_text(HEAD + text)
+        return read_given(path, place, asked)
+
+    return write
+
+
+def tokens(plan, place=PLACE, asked=JOB):
+    return [reason.token for reason in evaluate_given(plan, "p", place, asked, Scales()).faults]
+
+
+def pipeline(*stages, replicas=1, microbatches=32):
+    return Pipeline(tuple(stages), replicas, microbatches)
+
+
+def test_a_layout_is_what_its_degrees_mean(layout):
+    plan = layout("domain: a\ntensor: 4\npipeline: 2\ndata: 2\nmicrobatch: 2\nzero: 1\n")
+    stages = (Stage("a", 0, 5, 4, 1), Stage("a", 5, 5, 4, 0))
+    assert plan == TrainingPlan((Pipeline(stages, 2, 8),), 2, zero_stage=1)
+    assert tokens(plan) == []
+
+
+def test_stages_of_several_domains_stand_in_their_order(layout):
+    plan = layout("domains: [a, b]\npipeline: 3\nstages: [2, 1]\nlayers: [2, 3, 3]\ndata: 4\n")
+    (chain,) = plan.pipelines
+    assert [(s.domain, s.first_layer, s.num_layers) for s in chain.stages] == [
+        ("a", 0, 3),
+        ("a", 3, 3),
+        ("b", 6, 4),
+    ]
+
+
+def test_copies_in_several_domains_are_a_pipeline_each(layout):
+    plan = layout("domains: [a, b]\nacross: data\ndata: 8\n")
+    assert [(p.domains, p.replicas, p.microbatches) for p in plan.pipelines] == [(("a",), 4, 4), (("b",), 4, 4)]
+    assert tokens(plan) == []
+
+
+def test_latency_aware_warm_ups_are_those_the_planner_takes(layout):
+    plan = layout("domains: [a, b]\npipeline: 2\nschedule: 1f1b-la\n")
+    assert plan.pipelines[0].stages[0].warmup > 1
+
+
+def test_without_domains_there_must_be_one_only(layout):
+    assert layout("data: 2\n", fleet(domain("a", 16))).domains == ("a",)
+    with pytest.raises(BadFile, match="add `domains: a` or a list"):
+        layout("data: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("domain: aa\n", ["3:1: domain: no domain 'aa' in the fleet (did you mean 'a'?)"]),
+        ("domain: a\ndata: 5\n", ["4:1: data: 5 copies do not divide the job's global batch of 32 sequences"]),
+        ("domain: a\npipeline: 9\n", ["4:1: pipeline: more stages than the model has transformer blocks (8)"]),
+        ("domains: [a, b]\npipeline: 3\n",
+         ["4:1: pipeline: 3 stages cannot be shared by 2 domains alike; add `stages:`, one number each"]),
+        ("domain: a\nmodel: other\nlayers: [4, 4]\n",
+         ["4:1: model: a layout of other, and the job trains ",
+          "5:1: layers: 8 blocks on 2 stages, where there are 8 on 1"]),
+        ("domain: a\ntensors: 2\n", ["4:1: tensors: unknown key (did you mean 'tensor'?)"]),
+    ],
+)  # fmt: skip
+def test_what_no_layout_can_mean_is_refused_where_it_stands(layout, text, faults):
+    with pytest.raises(BadFile) as caught:
+        layout(text)
+    assert [f"{f.line}:{f.column}: {f.where}: {f.message}" for f in caught.value.faults] == faults
+
+
+@pytest.mark.parametrize(
+    ("plan", "asked", "expected"),
+    [
+        (TrainingPlan((pipeline(Stage("c", 0, 10, 1)),), 1), JOB, ["no-such-domain"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 4, 1), Stage("a", 5, 4, 1)),), 1), JOB,
+         ["layers-not-covered", "warmup-rises"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 5)),), 1), JOB, ["heads-not-divided"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 16)),), 1), JOB, ["tensor-across-nodes"]),
+        (TrainingPlan((pipeline(Stage("b", 0, 10, 4), replicas=4, microbatches=8),), 1), JOB, ["devices-short"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 1), microbatches=4),), 1), JOB, ["batch-differs"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 1), microbatches=64),), 1), JOB, ["batch-differs"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 1)),), 1), replace(JOB, pins=Pins(tensor=2)), ["pins-not-kept"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 1)),), 1),
+         replace(JOB, limits=Limits(domains=frozenset("b"), tokens_per_s=1e15)),
+         ["domain-not-allowed", "too-slow"]),
+        (TrainingPlan((pipeline(Stage("a", 0, 10, 16), microbatches=4),), 1), JOB,
+         ["tensor-across-nodes", "batch-differs"]),
+    ],
+)  # fmt: skip
+def test_everything_that_is_wrong_is_said(plan, asked, expected):
+    assert tokens(plan, asked=asked) == expected
+
+
+def test_a_link_that_is_missing_and_memory_are_named():
+    apart = fleet(domain("a", 16, accelerator=card(gib=8.0)), domain("b", 8), links=[])
+    assert tokens(TrainingPlan((pipeline(Stage("a", 0, 5, 1, 1), Stage("b", 5, 5, 1)),), 1), apart) == [
+        "link-missing", "link-missing"
+    ]  # fmt: skip
+    two = TrainingPlan((pipeline(Stage("a", 0, 10, 1)), pipeline(Stage("b", 0, 10, 1))), 1)
+    assert tokens(two, apart) == ["no-sum-between"]
+    assert tokens(TrainingPlan((pipeline(Stage("a", 0, 10, 1)),), 1), apart) == ["memory-exceeded"]
+
+
+def test_a_layout_the_job_does_not_ask_for_is_a_note_and_no_fault(layout):
+    plan = layout("domain: a\ndata: 2\nzero: 3\nrecompute: full\n")
+    given = evaluate_given(plan, "p", PLACE, JOB, Scales())
+    assert given.faults == ()
+    assert [reason.data["choice"] for reason in given.notes] == ["zero 3", "recompute full"]
+
+
+def test_the_distance_is_from_the_best_plan_and_from_the_bound(tmp_path):
+    path = tmp_path / "layout.yaml"
+    path.write_text(HEAD + "domain: b\ntensor: 2\npipeline: 2\ndata: 2\n")
+    request = PlanRequest(baselines=False, given=str(path))
+    report = plan_request(PLACE, JOB, request, clock=lambda: 0.0)
+    data = report.to_dict(request, {})
+    assert data["given"]["faults"] == []
+    assert data["given"]["ratio"] == data["given"]["plan"]["step_time_s"] / data["plans"][0]["step_time_s"] > 1
+    assert data["given"]["bound_ratio"] >= data["given"]["ratio"]
+
+
+@examples(30)
+@drawn(st.integers(0, 10**6))
+def test_nothing_is_wrong_with_what_the_planner_itself_makes(seed):
+    place, asked = small_case(seed)
+    answer = plan_training(place, asked, clock=lambda: 0.0)
+    for item in answer.plans:
+        assert tokens(item.plan, place, asked) == []
+
+
+def test_a_saved_plan_is_read_and_one_of_another_model_refused(tmp_path):
+    plan = TrainingPlan((pipeline(Stage("a", 0, 10, 1)),), 1)
+    path = tmp_path / "plan.yaml"
+    path.write_text(json.dumps(plan_data(PLACE, JOB, plan)))
+    assert read_given(path, PLACE, JOB) == plan
+    with pytest.raises(BadFile, match="a plan of a model whose num_layers is 10; that of the job's is 14"):
+        read_given(path, PLACE, job(layers(12)))
+
+
+def test_what_is_no_plan_says_what_would_be_one(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("kind: TrainingJob\n")
+    with pytest.raises(BadFile, match="neither a TrainingPlan nor a TrainingLayout") as caught:
+        read_given(path, PLACE, JOB)
+    assert "kind: TrainingLayout" in caught.value.hint
+
+
+def test_interleaved_layouts_keep_their_chunks(layout):
+    plan = layout("domain: a\npipeline: 4\nschedule: interleaved\nvirtual_stages: 2\n")
+    assert (plan.schedule, plan.virtual_stages) == (Schedule.INTERLEAVED, 2)
