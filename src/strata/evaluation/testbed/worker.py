@@ -42,7 +42,7 @@ class OverlappedStage(Stage):
         self.summing: list[tuple[Any, Tensor, list[Tensor]]] = []
         if self.data_groups:
             ranks = launch["data_groups"][self.data_groups[0][0]]["ranks"]
-            for layer in self.layers:
+            for layer in self.layers.values():
                 self._sum_when_final(layer, distributed.new_group(ranks))
 
     def step(self, number: int) -> float:
@@ -60,9 +60,9 @@ class OverlappedStage(Stage):
         self.pending[id(edge)].append(self._ask(edge))
         return x
 
-    def _backward(self, x: Tensor, y: Tensor) -> None:
+    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> None:
         self.backwards_left -= 1
-        super()._backward(x, y)
+        super()._backward(x, y, chunk)
 
     def _sum_when_final(self, layer: nn.Module, group: Any) -> None:
         """Sum a layer's gradients in the last backward; a group a layer, for gloo runs but two sums of a group."""
@@ -93,7 +93,7 @@ class OverlappedStage(Stage):
         """Work through one microbatch of the whole model layer by layer: forward and backward seconds of each."""
         forward_s, backward_s, edges = [], [], []
         y: Tensor = None
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers.values()):
             start = time.perf_counter()
             x = self._tokens(0, 0)[:, :-1] if index == 0 else y.detach().requires_grad_()
             y = layer(x)
