@@ -38,6 +38,19 @@ def test_a_model_is_shown_in_full(strata):
     ]
 
 
+def test_layers_that_look_back_at_a_window_stand_apart(strata, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({
+        "model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 8,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "sliding_window": 16,
+    }))  # fmt: skip
+    rows = json.loads(strata(str(config), "--sequence", "64", "-o", "json")[1])["layers"]
+    assert [(row["kind"], row["count"], row["window_tokens"]) for row in rows[1:-1]] == [
+        ("dense", 3, 16), ("dense", 3, None)]  # fmt: skip
+    assert rows[1]["forward_flop_per_sample"] < rows[2]["forward_flop_per_sample"]
+    assert "dense, window 16" in strata(str(config), "--sequence", "64")[1]
+
+
 @pytest.mark.parametrize("arguments", [[], *([name] for name in model_names())], ids=str)
 def test_a_table_fits_80_columns(strata, arguments, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

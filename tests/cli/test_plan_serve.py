@@ -53,6 +53,31 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return fleet, job
 
 
+UNKNOWN = {
+    "model_type": "mylm", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
+    "num_key_value_heads": 2, "intermediate_size": 2048, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_how_a_model_was_read_is_said_beside_its_plan(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, job = files
+    (tmp_path / "config.json").write_text(json.dumps(UNKNOWN))
+    job.write_text(JOB.replace("llama-3.1-70b", "./config.json"))
+    training = tmp_path / "training.yaml"
+    training.write_text(
+        "{apiVersion: strata/v1alpha1, kind: TrainingJob, name: t, model: ./config.json,"
+        " train: {global_batch: 16, sequence: 512}}"
+    )
+    for command in (["plan", "serve", str(fleet), str(job)], ["plan", "train", str(fleet), str(training)]):
+        more = ["--no-baselines"] if "train" in command else []
+        assert run([*command, *more]) == 0
+        assert "note: model_type 'mylm' is not known: read as if it were llama" in capsys.readouterr().out
+        run([*command, *more, "-o", "json"])
+        assert json.loads(capsys.readouterr().out)["job"]["notes"]
+
+
 @pytest.fixture
 def saved(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "plan.json"

@@ -259,7 +259,9 @@ def test_slots_are_what_kv_memory_holds_of_whole_requests() -> None:
     servers = layout_of([a, b], ends(a, b), LLAMA, DEMAND).servers
 
     for server, one in zip(servers, (a, b), strict=True):
-        tokens = kv_tokens(LLAMA, one.memory_bytes, server.first, server.end, headroom=0.08)
+        tokens = kv_tokens(
+            LLAMA, one.memory_bytes, server.first, server.end, request_tokens=DEMAND.kv_tokens, headroom=0.08
+        )
         assert (server.kv_tokens, server.slots) == (tokens, tokens // 1280)
 
 

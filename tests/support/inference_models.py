@@ -15,7 +15,14 @@ def served(name: str, **more: Any) -> ModelInfo:
     return ModelInfo.of(model(name), **more)
 
 
-def spec(layers: int = 8, *, hidden: int = 1024, tied: bool = False, experts: Experts | None = None) -> ModelSpec:
+def spec(
+    layers: int = 8,
+    *,
+    hidden: int = 1024,
+    tied: bool = False,
+    experts: Experts | None = None,
+    windows: tuple[int, ...] = (),
+) -> ModelSpec:
     return ModelSpec(
         name="test",
         model_type="llama",
@@ -29,6 +36,7 @@ def spec(layers: int = 8, *, hidden: int = 1024, tied: bool = False, experts: Ex
         embedding_size=hidden,
         tied_embeddings=tied,
         experts=experts,
+        windows=windows,
     )
 
 
@@ -38,10 +46,12 @@ def small(layers: int = 8, **more: Any) -> ModelInfo:
 
 @st.composite
 def models(draw: st.DrawFn) -> ModelInfo:
-    """Dense models and mixtures with some dense layers at the front, tied or not."""
+    """Dense models and mixtures with some dense layers at the front, tied or not, with windows or without."""
     layers = draw(st.integers(1, 12))
     experts = None
     if draw(st.booleans()):
         dense = frozenset(range(draw(st.integers(0, layers - 1))))
         experts = Experts(16, draw(st.integers(1, 4)), 512, draw(st.sampled_from([0, 512])), dense_layers=dense)
-    return small(layers, tied=draw(st.booleans()), experts=experts)
+    sizes = st.sampled_from([0, 128, 4096])
+    windows = draw(st.just(()) | st.lists(sizes, min_size=layers, max_size=layers).map(tuple))
+    return small(layers, tied=draw(st.booleans()), experts=experts, windows=windows)

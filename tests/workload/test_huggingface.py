@@ -165,9 +165,10 @@ def test_prediction_layers_are_left_out_and_said_so(config):
 
 def test_all_missing_sizes_are_named_with_their_aliases(config):
     assert faults(config(without(LLAMA, "hidden_size", "intermediate_size", "vocab_size"))) == [
-        "hidden_size: required key is missing (also read as n_embd, d_model); sizes are never guessed",
+        "hidden_size: required key is missing (also read as n_embd, d_model, n_embed); sizes are never guessed",
         "vocab_size: required key is missing; sizes are never guessed",
-        "intermediate_size: required key is missing (also read as ffn_dim, n_inner); sizes are never guessed",
+        "intermediate_size: required key is missing (also read as ffn_dim, n_inner, ffn_hidden_size); "
+        "sizes are never guessed",
     ]
 
 

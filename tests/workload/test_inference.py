@@ -19,7 +19,7 @@ def test_layers_and_ends_hold_every_parameter_of_the_model(name: str) -> None:
     stored = info.weight_bytes.sum() + info.ends_bytes(0, info.num_layers)
 
     assert stored == pytest.approx(2 * known.num_params)
-    assert info.kv_bytes_before[-1] == known.kv_bytes_per_token()
+    assert info.kv_bytes_per_token.sum() == known.kv_bytes_per_token()
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -33,11 +33,11 @@ def test_a_prefill_takes_the_flops_that_training_counts(name: str) -> None:
 
 
 def test_llama_caches_128_kib_a_token() -> None:
-    assert served("llama-3.1-8b").kv_bytes_before[-1] == 128 * 1024
+    assert served("llama-3.1-8b").kv_bytes_per_token.sum() == 128 * 1024
 
 
 def test_deepseek_caches_latents_only() -> None:
-    assert served("deepseek-v3").kv_bytes_before[-1] == (512 + 64) * 2 * 61
+    assert served("deepseek-v3").kv_bytes_per_token.sum() == (512 + 64) * 2 * 61
 
 
 def test_decoding_attends_to_latents_and_prefill_to_keys() -> None:

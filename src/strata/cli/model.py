@@ -69,17 +69,20 @@ def _summary(spec: ModelSpec) -> dict[str, Any]:
 
 def _data(spec: ModelSpec, sequence_length: int) -> dict[str, Any]:
     table = spec.layer_table(sequence_length, _BF16)
+    same = [(kind, spec.window(layer)) for layer, kind in enumerate(spec.kinds)]
     layers = [
         {
             "kind": kind,
-            "count": spec.kinds.count(kind),
+            "count": same.count((kind, window)),
+            "window_tokens": window or None,
             "num_params": spec.params_per_layer[first],
             "num_active_params": spec.active_params_per_layer[first],
             "forward_flop_per_sample": float(table.forward_flops[first]),
             "activation_bytes_per_sample": float(table.activation_bytes[first]),
             "checkpoint_bytes_per_sample": float(table.checkpoint_bytes[first]),
         }
-        for kind, first in {kind: spec.kinds.index(kind) for kind in spec.kinds}.items()
+        for kind, window in dict.fromkeys(same)
+        for first in [same.index((kind, window))]
     ]
     optimizer_bytes = spec.num_params * OPTIMIZER_BYTES["adamw"]
     return {
@@ -128,7 +131,7 @@ def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:
         yield f"{label:<19}{value}"
     body = [
         (
-            layer["kind"],
+            layer["kind"] + (f", window {layer['window_tokens']}" if layer["window_tokens"] else ""),
             str(layer["count"]),
             units.show_count(layer["num_params"]),
             f"{layer['count'] * layer['num_params'] / spec.num_params:.1%}",

@@ -21,6 +21,8 @@ def show_serving(data: dict[str, Any], *, saved: str = "", next_command: bool = 
     yield from _pipelines(data)
     yield from _figures(data)
     yield ""
+    for note in data["job"].get("notes", []):
+        yield f"  note: {note}"
     yield from _reasons(data["reasons"])
     yield from _why_not(data)
     yield from _unused(data["unused"])

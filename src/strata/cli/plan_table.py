@@ -50,6 +50,8 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
         yield ""
         yield from _policy(data["policy"])
     yield ""
+    for note in data["job"].get("notes", []):
+        yield f"  note: {note}"
     yield from _reasons(data["reasons"])
     yield from _why_not(data)
     if next_command:

@@ -92,8 +92,8 @@ def pool_of(
     steps = _calibrated(decode.at(demand.batch, demand.context), nodes, decode, "decode", calibration)
     prompts = _calibrated(prefill.at(demand.prompt_tokens, 0.0), nodes, prefill, "prefill", calibration)
     memory = np.array([node.memory_bytes for node in nodes], dtype=float)
-    tokens = demand.batch * demand.kv_tokens
-    rooms = np.stack(room(model, memory, tokens=tokens, headroom=derating.memory_headroom), axis=1)
+    most = room(model, memory, batch=demand.batch, tokens=demand.kv_tokens, headroom=derating.memory_headroom)
+    rooms = np.stack(most, axis=1)
     pool_nodes = [
         PoolNode(node.node_id, tuple(prefix), head_s, _capacity(node, layers, model))
         for node, prefix, head_s, layers in zip(
@@ -140,8 +140,14 @@ def layout_of(
         if calibration is not None:
             steps = calibration.fit(node.node_id, "decode", steps).terms
             prompts = calibration.fit(node.node_id, "prefill", prompts).terms
-        headroom = derating.memory_headroom
-        tokens = kv_tokens(model, node.memory_bytes, stage.first, stage.end, headroom=headroom)
+        tokens = kv_tokens(
+            model,
+            node.memory_bytes,
+            stage.first,
+            stage.end,
+            request_tokens=max(demand.kv_tokens, 1),
+            headroom=derating.memory_headroom,
+        )
         if node.model:
             tokens = node.kv_tokens or tokens or (node.slots or demand.batch) * demand.kv_tokens
         slots = min(MOST_SEQUENCES, tokens // max(demand.kv_tokens, 1))

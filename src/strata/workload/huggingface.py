@@ -1,7 +1,7 @@
 """Models from a Hugging Face `config.json`, and the few that ship by name.
 
 A size is never guessed: a key that is missing is an error, unless the family's own configuration class fills it
-with a value that follows from other keys (noted at `_FAMILIES`). Models of images or sound are read as their
+with a value that follows from other keys (noted at `FAMILIES`). Models of images or sound are read as their
 text model. Quantisation is ignored: training does not use it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,21 +17,14 @@ from strata.decision import Trust
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_json
 from strata.names import closest
+from strata.workload.config_keys import GUESS, ConfigKeys
+from strata.workload.families import FAMILIES, Family
 from strata.workload.model import Experts, LatentAttention, ModelSpec
+from strata.workload.windows import windows
 
 _FOLDER: Final = Path(__file__).parent / "models"
 
-_MAX_SIZE: Final = 10**9
 _MAX_LAYERS: Final = 10_000
-
-_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "hidden_size": ("n_embd", "d_model"),
-    "num_hidden_layers": ("num_layers", "n_layer"),
-    "num_attention_heads": ("num_heads", "n_head"),
-    "intermediate_size": ("ffn_dim", "n_inner"),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
-    "max_position_embeddings": ("n_positions",),
-}
 
 _NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 
@@ -48,107 +41,10 @@ _NOT_DECODERS: Final[Mapping[str, str]] = {
     for name in names.split()
 }
 
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a model type has that its config.json does not say.
-
-    tied: shared embeddings where `tie_word_embeddings` is absent, as in the family's configuration class.
-    mha: there are no key-value heads to state. kv_follows, head_follows: `num_key_value_heads` may be absent and
-    is then the number of heads; `head_dim` may be absent and is then hidden size / heads.
-    mlp_factor: `intermediate_size` may be absent and is then this multiple of the hidden size.
-    """
-
-    tied: bool | None = False
-    mha: bool = False
-    kv_follows: bool = False
-    head_follows: bool = True
-    mlp_factor: int | None = None
-    learned_positions: bool = False
-    position_offset: int = 0
-    norms_per_layer: int = 2
-    qk_norm: bool = False
-    gated_mlp: bool = True
-    classic: bool = False
-    """LayerNorm with bias and biased MLPs, as GPT-2."""
-    qkv_bias: bool = False
-    output_bias: bool = False
-    experts: str = ""
-    """Layout of a mixture: "mixtral", "qwen" or "deepseek"."""
-
-
-_GPT2: Final = _Family(tied=True, mha=True, gated_mlp=False, classic=True, mlp_factor=4, learned_positions=True,
-                       qkv_bias=True, output_bias=True)  # fmt: skip
-
-_FAMILIES: Final[Mapping[str, _Family]] = {
-    "llama": _Family(kv_follows=True),
-    "mistral": _Family(),
-    "mixtral": _Family(experts="mixtral"),
-    "qwen2": _Family(qkv_bias=True),
-    "qwen2_moe": _Family(qkv_bias=True, experts="qwen"),
-    "qwen3": _Family(head_follows=False, qk_norm=True),
-    "qwen3_moe": _Family(head_follows=False, qk_norm=True, experts="qwen"),
-    "deepseek_v2": _Family(mha=True, experts="deepseek"),
-    "deepseek_v3": _Family(mha=True, experts="deepseek"),
-    "gemma": _Family(tied=True, head_follows=False),
-    "gemma2": _Family(tied=True, head_follows=False, norms_per_layer=4),
-    "gemma3_text": _Family(tied=True, head_follows=False, norms_per_layer=4, qk_norm=True),
-    "phi3": _Family(kv_follows=True),
-    "gpt2": _GPT2,
-    "gpt_neo": replace(_GPT2, qkv_bias=False),
-    "gpt_neox": replace(_GPT2, tied=False, mlp_factor=None, learned_positions=False),
-    # OPT's table starts two rows early, a leftover of fairseq's padding.
-    "opt": replace(_GPT2, mlp_factor=None, position_offset=2),
-}
-
-_UNKNOWN: Final = _Family(tied=None)
-
+_UNKNOWN: Final = Family(tied=None)
 
 _NOT_LLAMAS: Final = "expert|ssm|mamba|linear_attn|linear_num|kv_lora_rank|shared_kv|per_layer_input"
 """Parts of keys that say a model is built unlike llama."""
-
-_GUESS: Final = "sizes are never guessed"
-
-
-class _Keys:
-    """The keys of one config, read with their aliases; faults are collected, not raised."""
-
-    def __init__(self, data: Mapping[str, Any], path: str, where: str) -> None:
-        self.data, self.path, self.where = data, path, where
-        self.faults: list[Fault] = []
-
-    def fault(self, key: str, message: str) -> None:
-        """Note a fault at a key of this config."""
-        self.faults.append(Fault(self.path, message, where=f"{self.where}.{key}" if self.where else key))
-
-    def given(self, key: str) -> str | None:
-        """Return the name under which a key is present and not null."""
-        return next((name for name in (key, *_ALIASES.get(key, ())) if self.data.get(name) is not None), None)
-
-    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = _MAX_SIZE) -> int:
-        """Return a whole number; without it the default, and without a default a fault (and 1)."""
-        name = self.given(key)
-        if name is None:
-            if default is not None:
-                return default
-            aliases = _ALIASES.get(key, ())
-            also = f" (also read as {', '.join(aliases)})" if aliases else ""
-            self.fault(key, f"required key is missing{also}; {_GUESS}")
-            return 1
-        value = self.data[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            self.fault(name, f"{value!r} is not a whole number from {least} to {most}")
-            return max(1, least)
-        return value
-
-    def flag(self, key: str, default: bool | None) -> bool:
-        """Return a boolean; without it the default, and without a default a fault (and False)."""
-        value = self.data.get(key)
-        value = default if value is None else value
-        if not isinstance(value, bool):
-            self.fault(key, "required key is missing" if value is None else f"{value!r} is not true or false")
-            return False
-        return value
 
 
 def model_names() -> list[str]:
@@ -193,20 +89,20 @@ def model_from_config(path: str | Path) -> ModelSpec:
 def model_from_keys(data: Mapping[str, Any], *, path: str, name: str) -> ModelSpec:
     """Return the model of a config's keys, named `name`. Raises BadFile, its faults in `path`."""
     config, where = _text_model(data, path)
-    keys = _Keys(config, path, where)
+    keys = ConfigKeys(config, path, where)
     spec = _spec(name, keys, nested=bool(where))
     if keys.faults:
         raise BadFile([unsupported] if (unsupported := _unsupported(keys)) else keys.faults)
     return spec
 
 
-def _unsupported(keys: _Keys) -> Fault | None:
+def _unsupported(keys: ConfigKeys) -> Fault | None:
     """Return the one fault of a model of a type that is not known and that has not all of llama's keys."""
     kind = keys.data.get("model_type")
-    if not isinstance(kind, str) or kind in _FAMILIES or not any(_GUESS in fault.message for fault in keys.faults):
+    if not isinstance(kind, str) or kind in FAMILIES or not any(GUESS in fault.message for fault in keys.faults):
         return None
     message = f"model_type {kind!r} is not supported, and its keys are not llama's"
-    return Fault(keys.path, f"{message} (supported: {', '.join(_FAMILIES)})", where="model_type")
+    return Fault(keys.path, f"{message} (supported: {', '.join(FAMILIES)})", where="model_type")
 
 
 def _text_model(data: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
@@ -239,12 +135,16 @@ def _context_limit(data: Mapping[str, Any]) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
+def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
     model_type = keys.data.get("model_type")
-    family = _FAMILIES.get(model_type, _UNKNOWN) if isinstance(model_type, str) else _UNKNOWN
+    family = FAMILIES.get(model_type, _UNKNOWN) if isinstance(model_type, str) else _UNKNOWN
     known = family is not _UNKNOWN
     if not known:
         _refuse_unlike_llama(keys)
+    if model_type == "falcon":
+        family = falcon(keys)
+    if model_type == "phi" and keys.flag("qk_layernorm", default=False):
+        keys.fault("qk_layernorm", "normed queries and keys of Phi are not supported")
     hidden = keys.size("hidden_size")
     layers = keys.size("num_hidden_layers", most=_MAX_LAYERS)
     heads = keys.size("num_attention_heads")
@@ -268,7 +168,8 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
         head_dim=head_dim,
         vocab_size=keys.size("vocab_size"),
         intermediate_size=keys.size(
-            "intermediate_size", hidden * family.mlp_factor if family.mlp_factor is not None else None
+            "intermediate_size_mlp" if family.experts == "llama4" else "intermediate_size",
+            hidden * family.mlp_factor if family.mlp_factor is not None else None,
         ),
         embedding_size=keys.size("word_embed_proj_dim", hidden) if model_type == "opt" else hidden,
         gated_mlp=family.gated_mlp,
@@ -278,11 +179,15 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
         context_limit=_context_limit(keys.data),
         norms_per_layer=family.norms_per_layer,
         final_norm=final_norm,
-        norm_bias=family.classic,
-        qk_norm_params=2 * head_dim if family.qk_norm else 0,
+        norm_bias=family.layer_norm,
+        qk_norm_params=head_dim * (2 * family.qk_norm + (heads + kv_heads) * family.wide_qk_norm),
         qkv_bias=family.qkv_bias or attention_bias,
         output_bias=family.output_bias or attention_bias,
-        mlp_bias=family.classic or keys.flag("mlp_bias", default=False),
+        mlp_bias=family.mlp_bias or keys.flag("mlp_bias", default=False),
+        head_bias=family.head_bias,
+        embedding_norm=family.embedding_norm,
+        attention_sinks=family.attention_sinks,
+        windows=windows(keys, family.window, layers),
         latent=latent,
         experts=moe,
         trust=Trust.ANALYTIC if known else Trust.ASSUMED,
@@ -290,8 +195,22 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
     )
 
 
-def _refuse_unlike_llama(keys: _Keys) -> None:
-    kind, known = keys.data.get("model_type"), ", ".join(_FAMILIES)
+def falcon(keys: ConfigKeys) -> Family:
+    """Return what a Falcon has: its config says whether heads share keys, and which norms and biases there are."""
+    heads = keys.given("num_attention_heads")
+    several = keys.flag("new_decoder_architecture", default=False)
+    parallel = several or keys.flag("parallel_attn", default=True)
+    bias = keys.flag("bias", default=False)
+    if not several:  # a number in the config means nothing then
+        shared = keys.flag("multi_query", default=True)
+        keys.data = {**keys.data, "num_key_value_heads": 1 if shared else keys.data.get(heads or "")}
+    norms = keys.size("num_ln_in_parallel_attn", 2) if several else 1 if parallel else 2
+    return replace(FAMILIES["falcon"], mha=False, kv_follows=True, norms_per_layer=norms, mlp_bias=bias,
+                   qkv_bias=bias, output_bias=bias)  # fmt: skip
+
+
+def _refuse_unlike_llama(keys: ConfigKeys) -> None:
+    kind, known = keys.data.get("model_type"), ", ".join(FAMILIES)
     odd = [key for key, value in keys.data.items() if value and re.search(_NOT_LLAMAS, key)]
     types = keys.data.get("layer_types")
     if isinstance(types, list) and not {"full_attention", "sliding_attention"}.issuperset(map(str, types)):
@@ -299,11 +218,11 @@ def _refuse_unlike_llama(keys: _Keys) -> None:
     if keys.data.get("hidden_act", "silu") not in ("silu", "swish"):
         odd.append("hidden_act")  # elsewhere the MLP is seldom gated, a third of its parameters
     if odd:
-        message = f"model_type {kind!r} is not known and this key is not llama's (known: {known})"
+        message = f"model_type {kind!r} is not supported, and this key is not llama's (supported: {known})"
         raise BadFile([*keys.faults, Fault(keys.path, message, where=odd[0])])
 
 
-def _head_dim(keys: _Keys, family: _Family, hidden: int, heads: int) -> int:
+def _head_dim(keys: ConfigKeys, family: Family, hidden: int, heads: int) -> int:
     if keys.given("head_dim") is not None or not family.head_follows:
         return keys.size("head_dim")
     if hidden % heads and not keys.faults:
@@ -311,7 +230,7 @@ def _head_dim(keys: _Keys, family: _Family, hidden: int, heads: int) -> int:
     return max(1, hidden // heads)
 
 
-def _latent(keys: _Keys) -> LatentAttention:
+def _latent(keys: ConfigKeys) -> LatentAttention:
     return LatentAttention(
         q_lora_rank=keys.size("q_lora_rank") if keys.data.get("q_lora_rank") is not None else None,
         kv_lora_rank=keys.size("kv_lora_rank"),
@@ -321,7 +240,7 @@ def _latent(keys: _Keys) -> LatentAttention:
     )
 
 
-def _experts(keys: _Keys, family: _Family, layers: int) -> Experts | None:
+def _experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     if not family.experts:
         return None
     num_experts = keys.size("num_experts")
@@ -329,7 +248,12 @@ def _experts(keys: _Keys, family: _Family, layers: int) -> Experts | None:
     if per_token > num_experts and not keys.faults:
         keys.fault("num_experts_per_tok", f"{per_token} is more than the {num_experts} experts there are")
     if family.experts == "mixtral":
-        return Experts(num_experts, per_token, keys.size("intermediate_size"))
+        return Experts(num_experts, per_token, keys.size("intermediate_size"), bias=family.expert_bias)
+    if family.experts == "llama4":
+        width, every = keys.size("intermediate_size"), keys.size("interleave_moe_layer_step", 1)
+        sparse = _layer_numbers(keys, "moe_layers") or range(every - 1, layers, every)
+        dense = frozenset(range(layers)).difference(sparse)
+        return Experts(num_experts, per_token, width, width, dense_layers=dense)
     width = keys.size("moe_intermediate_size")
     if family.experts == "deepseek":
         shared = keys.size("n_shared_experts", 0, least=0) * width
@@ -339,15 +263,21 @@ def _experts(keys: _Keys, family: _Family, layers: int) -> Experts | None:
         return Experts(num_experts, per_token, width, shared, dense_layers=dense)
     shared = keys.size("shared_expert_intermediate_size", 0, least=0)
     every = keys.size("decoder_sparse_step", 1)
-    listed = keys.data.get("mlp_only_layers") or []
-    if not isinstance(listed, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in listed):
-        keys.fault("mlp_only_layers", "must be a list of layer numbers")
-        listed = []
+    listed = _layer_numbers(keys, "mlp_only_layers")
     dense = frozenset(i for i in range(layers) if i in listed or (i + 1) % every)
     return Experts(num_experts, per_token, width, shared, shared_gate=shared > 0, dense_layers=dense)
 
 
-def _notes(keys: _Keys, *, known: bool, nested: bool) -> tuple[str, ...]:
+def _layer_numbers(keys: ConfigKeys, key: str) -> list[int]:
+    """Return the layers that a key lists, none where it is not there."""
+    listed = keys.data.get(key) or []
+    if not isinstance(listed, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in listed):
+        keys.fault(key, "must be a list of layer numbers")
+        return []
+    return listed
+
+
+def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
     notes = []
     if not known:
         notes.append(f"model_type {keys.data.get('model_type')!r} is not known: read as if it were llama")

@@ -1,7 +1,8 @@
 """What the serving cost model needs of a model: weights, KV memory and FLOPs of every decoder layer.
 
 Bytes and FLOPs follow from a `ModelSpec`: layers may differ (dense ones before a mixture of experts), KV memory is
-that of the attention's kind (latent attention caches latents), shared experts are read by every token.
+that of the attention's kind (latent attention caches latents, a sliding window its last tokens), shared
+experts are read by every token.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class ModelInfo:
     max_position_embeddings: rows of a learned position table, 0 where positions are computed.
     context_limit: tokens that the model takes according to its config; 0 where that says nothing.
     weight_bytes: stored by each layer, all experts included; routed_bytes: those of the routed experts in it.
-    kv_bytes_per_token: what a layer caches for one token.
+    kv_bytes_per_token: what a layer caches for one token; windows: how many of a sequence's last tokens it caches
+    and looks at, infinite for all.
     flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
     one cached token; prefill_flops_per_token_per_context: to one token of the same prompt.
     embedding_bytes, head_bytes: what the node of the first and of the last layer stores besides; tied_bytes: what
@@ -52,6 +54,8 @@ class ModelInfo:
     num_experts: int = 0
     experts_per_token: int = 0
     context_limit: int = field(default=0, metadata={UNHASHED: True})
+    windows: Floats = field(default_factory=lambda: np.array(np.inf))
+    notes: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
 
     @classmethod
     def of(
@@ -82,6 +86,8 @@ class ModelInfo:
             num_experts=spec.experts.num_experts if spec.experts else 0,
             experts_per_token=spec.experts.experts_per_token if spec.experts else 0,
             context_limit=spec.context_limit or 0,
+            windows=np.array([spec.window(layer) or np.inf for layer in range(1, spec.num_layers + 1)]),
+            notes=spec.notes,
         )
 
     def read_bytes(self, tokens: float) -> Floats:
@@ -95,6 +101,19 @@ class ModelInfo:
         share = 1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens
         return np.asarray(self.weight_bytes - self.routed_bytes * (1.0 - share))
 
+    def kv_bytes(self, tokens: float) -> Floats:
+        """Return what each layer caches for a sequence of so many tokens [L]: of a window at most."""
+        return np.asarray(self.kv_bytes_per_token * np.minimum(tokens, self.windows))
+
+    def attended(self, tokens: float, context: float) -> Floats:
+        """Return how many tokens one of `tokens` new ones after `context` cached ones looks at, the mean [L].
+
+        Attention is causal: a token looks at the cached ones and on average at half of the others, in its window.
+        """
+        most = np.minimum(self.windows, context + tokens)
+        growing = np.clip(most - context, 0.0, tokens)
+        return np.asarray((growing * (context + growing / 2) + (tokens - growing) * most) / tokens)
+
     def ends_bytes(self, first: int, end: int) -> float:
         """Return what a node with layers [first, end) stores for embedding and head."""
         is_first, is_last = first == 0, end == self.num_layers
@@ -105,8 +124,3 @@ class ModelInfo:
     def weight_bytes_before(self) -> Floats:
         """Prefix sums of stored weights [L + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.weight_bytes)])
-
-    @cached_property
-    def kv_bytes_before(self) -> Floats:
-        """Prefix sums of what one token caches [L + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.kv_bytes_per_token)])

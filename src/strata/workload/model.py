@@ -2,8 +2,8 @@
 
 Sources: the matrices are those of the Hugging Face implementation of each family; FLOPs count a multiply-add as 2
 and attention over the full s x s square, causal or not, which is Megatron-LM's convention (arXiv 2104.04473,
-eq. 3) and the one published utilisations use; activations are arXiv 2205.05198, §4.1, eq. 2, term by term with
-the sizes of this model (see `_activation_bytes`).
+eq. 3) and the one published utilisations use, or over the s x w band of a sliding window w; activations are arXiv
+2205.05198, §4.1, eq. 2, term by term with the sizes of this model (see `_activation_bytes`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Experts:
     """A mixture of experts in every layer but `dense_layers`.
 
     intermediate_size: of one routed expert; shared_intermediate_size: of all shared experts together, 0 for none;
-    shared_gate: the shared expert's output is gated per token (Qwen2-MoE).
+    shared_gate: the shared expert's output is gated per token (Qwen2-MoE); bias: experts and router have biases
+    (gpt-oss).
     """
 
     num_experts: int
@@ -50,6 +51,7 @@ class Experts:
     intermediate_size: int
     shared_intermediate_size: int = 0
     shared_gate: bool = False
+    bias: bool = False
     dense_layers: frozenset[int] = frozenset()
 
 
@@ -63,6 +65,8 @@ class ModelSpec:
     context_limit: tokens that the model takes according to its config; None where that says nothing. It decides no
     plan, only what launch scripts allow.
     norms_per_layer: norms over the hidden state in one block; qk_norm_params: of the norms on queries and keys.
+    embedding_norm: one more after the embedding (BLOOM). attention_sinks: one number a head (gpt-oss).
+    windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
     notes: what a reader of the figures should know.
     """
 
@@ -88,6 +92,10 @@ class ModelSpec:
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
+    embedding_norm: bool = False
+    attention_sinks: bool = False
+    windows: tuple[int, ...] = ()
     latent: LatentAttention | None = None
     experts: Experts | None = None
     trust: Trust = Trust.ANALYTIC
@@ -131,8 +139,12 @@ class ModelSpec:
         return sum(self.active_params_per_layer)
 
     def kv_bytes_per_token(self, element_bytes: float = 2) -> float:
-        """Return the bytes all layers together cache for one token."""
+        """Return the bytes all layers together cache for one token, as long as no window is full."""
         return self.num_layers * self.kv_elements_per_layer * element_bytes
+
+    def window(self, layer: int) -> int:
+        """Return the tokens that a layer of `kinds` looks back at, 0 for all: those of embedding and head too."""
+        return self.windows[layer - 1] if self.windows and 0 < layer <= self.num_layers else 0
 
     @property
     def kv_elements_per_layer(self) -> int:
@@ -178,11 +190,11 @@ class ModelSpec:
         s, kinds = sequence_length, self.kinds
         hidden = np.full(len(kinds), float(s * self.hidden_size) * element_bytes)
         inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
-        flops = {kind: self._flops(kind, s) for kind in set(kinds)}
+        flops = [self._flops(kind, s, self.window(layer) or s) for layer, kind in enumerate(kinds)]
         kept = {kind: s * self._activation_bytes(kind, element_bytes) for kind in set(kinds)}
         return LayerTable(
             kinds=kinds,
-            forward_flops=np.array([flops[kind] for kind in kinds]),
+            forward_flops=np.array(flops),
             params=np.array(self.params_per_layer, dtype=np.float64),
             activation_bytes=np.array([kept[kind] for kind in kinds]),
             checkpoint_bytes=inputs,
@@ -204,12 +216,14 @@ class ModelSpec:
     def _params(self, kind: str, *, active: bool) -> int:
         table = self.vocab_size * self.embedding_size
         if kind == "embedding":
-            return table + self._projection + self.num_positions * self.hidden_size
+            norm = self._norm if self.embedding_norm else 0
+            return table + self._projection + self.num_positions * self.hidden_size + norm
         if kind == "head":
             norm = self._norm if self.final_norm else 0
-            return norm + self._projection + (0 if self.tied_embeddings else table)
+            bias = self.vocab_size if self.head_bias else 0
+            return norm + self._projection + bias + (0 if self.tied_embeddings else table)
         norms = self.norms_per_layer * self._norm + self.qk_norm_params
-        vectors = norms + self._attention_vectors + self._mlp_vectors(kind)
+        vectors = norms + self._attention_vectors + self._mlp_vectors(kind, active=active)
         return vectors + self._attention_matrices + self._mlp_matrices(kind, active=active)
 
     @property
@@ -226,7 +240,7 @@ class ModelSpec:
     @property
     def _attention_vectors(self) -> int:
         """Biases of the projections, and the norms inside latent attention."""
-        bias = self.hidden_size if self.output_bias else 0
+        bias = (self.hidden_size if self.output_bias else 0) + (self.num_heads if self.attention_sinks else 0)
         if self.latent is None:
             return bias + ((self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0)
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
@@ -244,17 +258,26 @@ class ModelSpec:
     def _feed_forward(self, width: int) -> int:
         return (3 if self.gated_mlp else 2) * self.hidden_size * width
 
-    def _mlp_vectors(self, kind: str) -> int:
-        """Biases of a dense MLP; no family has them in its experts."""
-        if not self.mlp_bias or kind != "dense":
-            return 0
-        return (2 if self.gated_mlp else 1) * self.intermediate_size + self.hidden_size
+    def _mlp_vectors(self, kind: str, *, active: bool) -> int:
+        """Biases of a dense MLP, or of experts and their router."""
+        if kind == "moe" and self.experts is not None:
+            moe = self.experts
+            routed = moe.experts_per_token if active else moe.num_experts
+            return moe.num_experts + routed * self._biases(moe.intermediate_size) if moe.bias else 0
+        return self._biases(self.intermediate_size) if self.mlp_bias else 0
 
-    def _flops(self, kind: str, sequence_length: int) -> float:
-        """Forward FLOPs of one sequence: those of its tokens, plus the attention square."""
+    def _biases(self, width: int) -> int:
+        return (2 if self.gated_mlp else 1) * width + self.hidden_size
+
+    def _flops(self, kind: str, sequence_length: int, window: int) -> float:
+        """Forward FLOPs of one sequence: those of its tokens, plus the attention square.
+
+        A window leaves a band of the square, as wide as the window: its edge at the start is not taken off, as the
+        half above the diagonal is not.
+        """
         s = sequence_length
         attention = 0.0 if kind in ("embedding", "head") else self.attention_flops()
-        return s * self.token_flops(kind) + s * s * attention
+        return s * self.token_flops(kind) + s * min(s, window) * attention
 
     def _activation_bytes(self, kind: str, element_bytes: float) -> float:
         """Bytes one token leaves for the backward pass, nothing recomputed but the attention scores.

@@ -18,7 +18,7 @@ from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 from strata.workload.job import Recompute
 from tests.support.builders import domain, job
-from tests.support.inference_models import models, served
+from tests.support.inference_models import models, served, small
 
 A100 = Rates(312e12, 2.039e12)
 
@@ -75,6 +75,25 @@ def test_many_nodes_at_once_are_each_alone() -> None:
 
     assert both.shape == (2, 62)
     assert both[1] == pytest.approx(decode_s(info, Rates(3e14, 1e11), batch=16, context=100))
+
+
+def test_a_prompt_looks_back_at_the_window_only() -> None:
+    """Token by token: the n-th after c cached ones looks at c + n of them at most, the middle of its step."""
+    info = small(2, windows=(0, 128))
+
+    for context, tokens in ((0, 64), (0, 500), (100, 50), (1000, 30)):
+        places = context + np.arange(tokens) + 0.5
+        by_token = [places.mean(), np.minimum(places, 128).mean()]
+        assert info.attended(tokens, context) == pytest.approx(by_token, rel=1e-2)
+
+
+def test_a_window_bounds_what_decoding_reads() -> None:
+    info = small(2, windows=(128, 0))
+
+    near, far = (decode_s(info, A100, batch=64, context=context) for context in (128, 4096))
+
+    assert far[0] == near[0]
+    assert far[1] > near[1]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

@@ -79,7 +79,8 @@ class PlannedService(FileModel):
     """The job a plan was made for. `num_layers`: blocks, without embedding and head; num_heads: 0 unknown.
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
-    context_limit: most tokens of a request that job or model state, 0 where neither does.
+    context_limit: most tokens of a request that job or model state, 0 where neither does. notes: what a reader of
+    the figures should know of how the model was read.
     """
 
     name: Name
@@ -92,6 +93,7 @@ class PlannedService(FileModel):
     memory_headroom: Annotated[float, Field(ge=0, lt=1)]
     num_heads: Layers = 0
     context_limit: Layers = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def context_tokens(self) -> int:

@@ -197,6 +197,7 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
             memory_headroom=job.memory_headroom,
             num_heads=model.num_attention_heads,
             context_limit=job.context_limit,
+            notes=model.notes,
         ),
     )
 

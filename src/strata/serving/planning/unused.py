@@ -58,7 +58,7 @@ def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, .
 def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
     """Say what the smallest layer needs beside the KV memory of the demanded batch."""
     demand = job.demand
-    need = job.model.weight_bytes + demand.batch * demand.kv_tokens * job.model.kv_bytes_per_token
+    need = job.model.weight_bytes + demand.batch * job.model.kv_bytes(demand.kv_tokens)
     data = {
         "need": show_bytes(float(need.min()) / devices),
         "have": show_bytes(node.memory_bytes * (1 - job.memory_headroom) / devices),

@@ -1,6 +1,7 @@
 """What a node's memory holds: layers, the embedding or the head beside them, and KV memory for the rest.
 
-Layers and KV memory are weighed together: tokens = (memory (1 - headroom) - weights - ends) / KV bytes a token.
+Layers and KV memory are weighed together: tokens = (memory (1 - headroom) - weights - ends) / KV bytes a token,
+those of a request of the expected length: a layer with a sliding window keeps no more than the window of each.
 """
 
 from __future__ import annotations
@@ -23,21 +24,28 @@ class Room(NamedTuple):
     only: Ints
 
 
-def kv_tokens(model: ModelInfo, memory_bytes: float, first: int, end: int, *, headroom: float) -> int:
-    """Return the tokens a node caches for its layers [first, end); 0 where not even the weights fit."""
+def kv_tokens(
+    model: ModelInfo, memory_bytes: float, first: int, end: int, *, request_tokens: float, headroom: float
+) -> int:
+    """Return the tokens a node caches for its layers [first, end); 0 where not even the weights fit.
+
+    They are of requests of so many tokens each: as many of these fit as the quotient says, whatever windows there
+    are. Of longer ones fewer tokens are booked than windows would leave room for; of shorter ones no more fit than
+    the same number of requests, which is what slots bound.
+    """
     weights = float(model.weight_bytes_before[end] - model.weight_bytes_before[first])
     free = memory_bytes * (1 - headroom) - weights - model.ends_bytes(first, end)
-    per_token = float(model.kv_bytes_before[end] - model.kv_bytes_before[first])
+    per_token = float(model.kv_bytes(request_tokens)[first:end].sum()) / request_tokens
     return max(0, math.floor(free / per_token + 1e-9))
 
 
-def room(model: ModelInfo, memory_bytes: Floats, *, tokens: float, headroom: float) -> Room:
-    """Return how many layers fit beside the KV memory of so many tokens.
+def room(model: ModelInfo, memory_bytes: Floats, *, batch: float, tokens: float, headroom: float) -> Room:
+    """Return how many layers fit beside the KV memory of a batch of sequences of so many tokens each.
 
     A first stage takes layers from the front and a last one from the back. Between, any layers must fit: the
     largest of as many neighbours count, which is exact where layers are alike.
     """
-    need = model.weight_bytes + tokens * model.kv_bytes_per_token
+    need = model.weight_bytes + batch * model.kv_bytes(tokens)
     before = np.concatenate([[0.0], np.cumsum(need)])
     after = np.concatenate([[0.0], np.cumsum(need[::-1])])
     counts = range(1, model.num_layers + 1)

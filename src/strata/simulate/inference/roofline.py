@@ -64,21 +64,19 @@ def parts_of(num_layers: int, first: int, end: int) -> slice:
 
 def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Floats:
     """Return the seconds of one decode step of `batch` sequences with `context` cached tokens each."""
-    kv_bytes = batch * context * model.kv_bytes_per_token
-    flops = batch * (model.flops_per_token + context * model.flops_per_token_per_context)
+    kv_bytes = batch * model.kv_bytes(context)
+    seen = np.minimum(context, model.windows)
+    flops = batch * (model.flops_per_token + seen * model.flops_per_token_per_context)
     head = batch * model.head_flops_per_token, model.head_bytes
     parts_s = _parts(rates, flops, model.read_bytes(batch) + kv_bytes, head)
     return parts_s + _reductions_s(model, rates, batch, batch)
 
 
 def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float = 0.0) -> Floats:
-    """Return the seconds of reading `tokens` of a prompt after `context` cached ones; the head takes one token.
-
-    Attention is causal: a token looks at the cached ones and at half of the others on average.
-    """
-    others = context + tokens / 2
-    kv_bytes = (context + tokens) * model.kv_bytes_per_token
-    flops = tokens * (model.flops_per_token + others * model.prefill_flops_per_token_per_context)
+    """Return the seconds of reading `tokens` of a prompt after `context` cached ones; the head takes one token."""
+    seen = model.attended(tokens, context)
+    kv_bytes = model.kv_bytes(context) + tokens * model.kv_bytes_per_token
+    flops = tokens * (model.flops_per_token + seen * model.prefill_flops_per_token_per_context)
     head = model.head_flops_per_token, model.head_bytes
     parts_s = _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)
     return parts_s + _reductions_s(model, rates, tokens, 1)

@@ -128,7 +128,10 @@ class PlannedModel(FileModel):
 
 
 class PlannedJob(FileModel):
-    """The job a plan is for. `num_layers` counts the embedding and the head; null where not known."""
+    """The job a plan is for. `num_layers` counts the embedding and the head; null where not known.
+
+    notes: what a reader of the figures should know of how the model was read.
+    """
 
     name: Name
     model: str = ""
@@ -142,6 +145,7 @@ class PlannedJob(FileModel):
     hidden_size: Count | None = None
     ffn_hidden_size: Count | None = None
     architecture: PlannedModel | None = None
+    notes: list[str] = Field(default=[])
 
     @classmethod
     def of(cls, job: TrainingJob) -> Self:
@@ -160,6 +164,7 @@ class PlannedJob(FileModel):
             hidden_size=spec.hidden_size if spec else None,
             ffn_hidden_size=spec.intermediate_size if spec else None,
             architecture=PlannedModel.of(spec) if spec else None,
+            notes=list(spec.notes) if spec else [],
         )
 
 

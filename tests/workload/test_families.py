@@ -1,0 +1,193 @@
+"""Families beside llama: parameters as their cards publish them, from the keys of their config.json."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strata.errors import BadFile
+from strata.workload.huggingface import model_from_config, model_from_keys
+from strata.workload.model import ModelSpec
+
+CONFIGS = {
+    "phi-2": {
+        "model_type": "phi", "hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 10240, "vocab_size": 51200, "tie_word_embeddings": False,
+        "hidden_act": "gelu_new", "qk_layernorm": False, "max_position_embeddings": 2048,
+    },
+    "gpt-j-6b": {
+        "model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "n_inner": None, "n_positions": 2048,
+        "rotary_dim": 64, "vocab_size": 50400, "tie_word_embeddings": False,
+    },
+    "falcon-7b": {
+        "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+        "num_kv_heads": 71, "vocab_size": 65024, "multi_query": True, "new_decoder_architecture": False,
+        "parallel_attn": True, "bias": False, "alibi": False,
+    },
+    "falcon-40b": {
+        "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+        "num_kv_heads": 8, "vocab_size": 65024, "new_decoder_architecture": True, "parallel_attn": True,
+        "bias": False,
+    },
+    "falcon-rw-1b": {
+        "model_type": "falcon", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "vocab_size": 50304, "multi_query": False, "new_decoder_architecture": False, "parallel_attn": False,
+        "bias": True, "alibi": True,
+    },
+    "bloom-560m": {
+        "model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880,
+    },
+    "bloom": {
+        "model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880,
+    },
+    "olmoe-1b-7b": {
+        "model_type": "olmoe", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "intermediate_size": 1024, "vocab_size": 50304, "num_experts": 64,
+        "num_experts_per_tok": 8, "tie_word_embeddings": False,
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": True, "sliding_window": 128,
+        "tie_word_embeddings": False, "layer_types": ["sliding_attention", "full_attention"] * 12,
+    },
+    "gpt-oss-120b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088,
+        "num_local_experts": 128, "num_experts_per_tok": 4, "attention_bias": True, "sliding_window": 128,
+    },
+    "kimi-k2": {
+        "model_type": "kimi_k2", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 64,
+        "num_key_value_heads": 64, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+        "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+    },
+    "llama-4-scout": {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+            "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+            "vocab_size": 202048, "attention_chunk_size": 8192, "no_rope_layers": [],
+        },
+    },
+    "llama-4-maverick": {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+            "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+            "vocab_size": 202048, "attention_chunk_size": 8192,
+        },
+    },
+}  # fmt: skip
+
+
+def spec(name: str) -> ModelSpec:
+    return model_from_keys(CONFIGS[name], path="config.json", name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("phi-2", 2_779_683_840),
+        ("gpt-j-6b", 6_050_882_784),
+        ("falcon-7b", 6_921_720_704),
+        ("falcon-40b", 41_303_293_952),
+        ("falcon-rw-1b", 1_311_625_216),
+        ("bloom-560m", 559_214_592),
+        ("bloom", 176_247_271_424),
+        ("olmoe-1b-7b", 6_919_161_856),
+        ("gpt-oss-20b", 20_914_757_184),
+        ("gpt-oss-120b", 116_829_156_672),
+    ],
+)
+def test_a_model_has_the_parameters_of_its_checkpoint(name, params):
+    assert spec(name).num_params == params
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "active"),
+    [
+        # Cards round, and Llama 4's totals have a vision tower of less than a billion in them.
+        ("gpt-oss-20b", 20.9e9, 3.61e9),
+        ("gpt-oss-120b", 116.8e9, 5.13e9),
+        ("olmoe-1b-7b", 6.9e9, 1.3e9),
+        ("kimi-k2", 1.026e12, 32.6e9),
+        ("llama-4-scout", 108e9, 17e9),
+        ("llama-4-maverick", 400e9, 17e9),
+    ],
+)
+def test_a_mixture_has_the_parameters_of_its_card(name, params, active):
+    found = spec(name)
+    assert found.num_params == pytest.approx(params, rel=0.005)
+    # Some cards count the embedding among the active parameters, some do not.
+    table = found.vocab_size * found.hidden_size
+    assert found.num_active_params - table * 1.02 <= active <= found.num_active_params * 1.02
+
+
+def test_mistral_looks_back_at_its_window_only():
+    """Mistral-7B over 32k tokens: 16 GFLOP a token; all of the sequence would make it 31."""
+    keys = {
+        "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+    }  # fmt: skip
+    whole = model_from_keys({**keys, "sliding_window": None}, path="", name="v0.2")
+    sliding = model_from_keys({**keys, "sliding_window": 4096}, path="", name="v0.1")
+    assert whole.layer_table(32768).forward_flops.sum() / 32768 == pytest.approx(31.4e9, rel=0.01)
+    assert sliding.layer_table(32768).forward_flops.sum() / 32768 == pytest.approx(16.4e9, rel=0.01)
+    assert (sliding.layer_table(4096).forward_flops == whole.layer_table(4096).forward_flops).all()
+
+
+TINY = {
+    "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 128, "vocab_size": 1000, "sliding_window": 16,
+}  # fmt: skip
+W = 16
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({"model_type": "llama"}, ()),
+        ({"model_type": "mistral"}, (W,) * 6),
+        ({"model_type": "phi3"}, (W,) * 6),
+        ({"model_type": "qwen2"}, ()),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 4}, (0, 0, 0, 0, W, W)),
+        ({"model_type": "gemma2"}, (W, 0, W, 0, W, 0)),
+        ({"model_type": "gemma3_text"}, (W, W, W, W, W, 0)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 2}, (W, 0, W, 0, W, 0)),
+        ({"model_type": "gemma3_text", "layer_types": ["full_attention"] * 5 + ["sliding_attention"]},
+         (0, 0, 0, 0, 0, W)),
+        ({"model_type": "mistral", "layer_types": ["full_attention"] * 6}, ()),
+        ({"model_type": "mistral", "sliding_window": None}, ()),
+    ],
+)  # fmt: skip
+def test_a_config_or_its_family_says_which_blocks_slide(keys, windows):
+    assert model_from_keys({**TINY, **keys}, path="", name="tiny").windows == windows
+
+
+def test_llama_4_looks_at_everything_in_every_fourth_block():
+    assert spec("llama-4-scout").windows == (8192, 8192, 8192, 0) * 12
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"model_type": "mistral", "sliding_window": "wide"}, "sliding_window: 'wide' is not a whole number"),
+        ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types: must be a list of one entry"),
+        ({"model_type": "gemma2", "layer_types": ["mean"] * 6}, "layer_types: 'mean' is none of sliding_att"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "max_window_layers: required key is missing"),
+        ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
+        ({"model_type": "nemotron", "num_key_value_heads": None}, "model_type 'nemotron' is not supported"),
+        ({"model_type": "jetmoe", "num_experts": 8}, "model_type 'jetmoe' is not supported, and this key"),
+    ],
+)
+def test_what_a_config_gets_wrong_is_said_with_its_place(tmp_path, keys, said):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**TINY, **keys}))
+    with pytest.raises(BadFile) as caught:
+        model_from_config(file)
+    assert said in str(caught.value)
