@@ -6,18 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.memory import FIXED_BYTES, StageRoom, stage_bytes, state_bytes
-from strata.workload.job import Recompute
+from strata.simulate.memory import FIXED_BYTES, StageRoom, StageShape, stage_bytes, state_bytes
+from strata.simulate.order import most_in_flight, orders
+from strata.simulate.timeline import SpanKind
+from strata.workload.job import Recompute, Schedule
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import job, layers
 
-shapes = st.fixed_dictionaries({
-    "tensor_parallel": st.sampled_from([1, 2, 8]),
-    "replicas": st.integers(1, 5),
-    "microbatch_size": st.integers(1, 4),
-    "recompute": st.sampled_from(Recompute),
-    "zero_stage": st.integers(0, 3),
-    "in_flight": st.integers(1, 9),
-})  # fmt: skip
+shapes = st.builds(
+    StageShape,
+    tensor_parallel=st.sampled_from([1, 2, 8]),
+    shards=st.integers(1, 5),
+    microbatch_size=st.integers(1, 4),
+    recompute=st.sampled_from(Recompute),
+    zero_stage=st.integers(0, 3),
+    in_flight=st.integers(1, 9),
+    holds_outer=st.booleans(),
+)
 
 
 def uneven(scales):
@@ -34,20 +39,20 @@ def test_a_stage_holds_exactly_the_most_layers_whose_bytes_fit(shape, scales, fi
     fits = [
         count
         for count in range(1, len(scales) - first + 1)
-        if stage_bytes(asked, first, count, **shape) <= limit_bytes
+        if stage_bytes(asked, first, count, shape=shape) <= limit_bytes
     ]
-    room = StageRoom(asked, limit_bytes=limit_bytes, **shape)
+    room = StageRoom(asked, shape, limit_bytes=limit_bytes)
     assert room.layers(first) == max(fits, default=0)
     assert fits == list(range(1, room.layers(first) + 1))  # bytes grow with every layer
 
 
 @given(shapes, st.integers(0, 9), st.integers(1, 5))
-def test_fewer_copies_or_more_microbatches_in_flight_never_take_less(shape, first, count):
+def test_more_microbatches_in_flight_outer_state_or_layers_never_take_less(shape, first, count):
     asked, first = job(layers(12)), min(first, 8)
-    here = stage_bytes(asked, first, count, **shape)
-    assert stage_bytes(asked, first, count, **(shape | {"in_flight": shape["in_flight"] + 1})) >= here
-    assert stage_bytes(asked, first, count, **(shape | {"replicas": 1})) >= here
-    assert stage_bytes(asked, first, count + 1, **shape) >= here >= FIXED_BYTES
+    here = stage_bytes(asked, first, count, shape=shape)
+    assert stage_bytes(asked, first, count, shape=replace(shape, in_flight=shape.in_flight + 1)) >= here
+    assert stage_bytes(asked, first, count, shape=replace(shape, holds_outer=True)) >= here
+    assert stage_bytes(asked, first, count + 1, shape=shape) >= here >= FIXED_BYTES
 
 
 @pytest.mark.parametrize(
@@ -56,20 +61,46 @@ def test_fewer_copies_or_more_microbatches_in_flight_never_take_less(shape, firs
 )
 def test_zero_stages_shard_what_the_paper_says(zero_stage, bytes_per_param):
     """arXiv 1910.02054, figure 1: 16 bytes a parameter of mixed-precision Adam, by 4 copies."""
-    assert state_bytes(job(), 1.0, replicas=4, zero_stage=zero_stage) == bytes_per_param
+    assert state_bytes(job(), 1.0, shards=4, zero_stage=zero_stage) == bytes_per_param
 
 
 def test_recomputation_keeps_inputs_and_one_layer_in_full():
     asked = job(layers(4, mparams=0.0, hidden_mib=1.0))
-    shape = {"tensor_parallel": 1, "replicas": 1, "microbatch_size": 1, "zero_stage": 0, "in_flight": 3}
+    plain = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=3)
     mib = 2**20
-    plain = stage_bytes(asked, 1, 4, recompute=Recompute.NONE, **shape)
-    again = stage_bytes(asked, 1, 4, recompute=Recompute.FULL, **shape)
-    assert plain - FIXED_BYTES == 3 * 4 * 17 * mib
-    assert again - FIXED_BYTES == (3 * 4 + 17) * mib
+    assert stage_bytes(asked, 1, 4, shape=plain) - FIXED_BYTES == 3 * 4 * 17 * mib
+    again = replace(plain, recompute=Recompute.FULL)
+    assert stage_bytes(asked, 1, 4, shape=again) - FIXED_BYTES == (3 * 4 + 17) * mib
+
+
+def test_sharded_weights_are_whole_for_the_layer_in_use_and_the_one_fetched_ahead():
+    asked = job(layers(4, mparams=100.0, hidden_mib=0.0))
+    shape = StageShape(1, 8, 1, Recompute.NONE, zero_stage=3, in_flight=1)
+    assert stage_bytes(asked, 1, 4, shape=shape) - FIXED_BYTES == pytest.approx(4e8 * 16 / 8 + 1e8 * 3 * 2)
+
+
+def test_diloco_keeps_the_parameters_of_the_last_sum_and_an_outer_momentum():
+    """arXiv 2311.08105, algorithm 1: both in fp32, sharded as the optimizer's state is."""
+    assert state_bytes(job(), 1.0, shards=4, zero_stage=0, holds_outer=True) == 16 + 8
+    assert state_bytes(job(), 1.0, shards=4, zero_stage=1, holds_outer=True) == 4 + (12 + 8) / 4
+
+
+@given(st.sampled_from(Schedule), st.integers(1, 6), st.integers(1, 8), st.integers(1, 4), st.integers(0, 3))
+def test_memory_counts_what_the_order_of_work_holds_at_its_peak(schedule, stages, groups, chunks, deeper):
+    """An interleaved stage holds more than 1F1B's warm-up and one: the review's 405B held 47.5 for 32."""
+    is_interleaved = schedule is Schedule.INTERLEAVED
+    count = stages * groups if is_interleaved else groups
+    warmups = [count - 1 if schedule is Schedule.GPIPE else s + deeper for s in reversed(range(stages))]
+    pipeline = Pipeline(tuple(Stage("a", s, 1, 1, warmups[s]) for s in range(stages)), 1, count)
+    plan = TrainingPlan((pipeline,), 1, schedule, virtual_stages=chunks if is_interleaved else 1)
+    for s, order in enumerate(orders(plan, pipeline)):
+        held, most = 0, 0
+        for work in order:
+            held += 1 if work.kind is SpanKind.FORWARD else -1
+            most = max(most, held)
+        assert most_in_flight(plan, pipeline, s) == most / plan.virtual_stages
 
 
 def test_past_the_last_layer_a_stage_holds_nothing():
-    shape = {"tensor_parallel": 1, "replicas": 1, "microbatch_size": 1, "zero_stage": 0, "in_flight": 1}
-    room = StageRoom(job(layers(2)), limit_bytes=80e9, recompute=Recompute.NONE, **shape)
-    assert room.layers(4) == 0
+    shape = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1)
+    assert StageRoom(job(layers(2)), shape, limit_bytes=80e9).layers(4) == 0

@@ -21,10 +21,11 @@ from strata.fleet.fleet import Domain, Fleet, Pair
 from strata.simulate import screening
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
-from strata.simulate.memory import stage_bytes
+from strata.simulate.copies import CopyExchange, copy_exchange
+from strata.simulate.memory import StageShape, stage_bytes
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.report import StageReport, StepReport
-from strata.simulate.traffic import Hop, hops, links_used, replica_ring_s
+from strata.simulate.traffic import Hop, hops, links_used
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
@@ -36,7 +37,11 @@ BATCH_CELLS: Final = 2**14
 
 @dataclass(frozen=True, slots=True)
 class PipelineTimes:
-    """One pipeline in seconds: per stage [S] and per cut [S-1], forward and backward direction."""
+    """One pipeline in seconds: per stage [S] and per cut [S-1], forward and backward direction.
+
+    sync_s: what the gradient sum between its copies adds, the overlap with backward taken off. gather_s: what
+    gathering the updated weights adds.
+    """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -44,6 +49,13 @@ class PipelineTimes:
     update_s: float
     there: tuple[Hop, ...]
     back: tuple[Hop, ...]
+    sync_s: float = 0.0
+    gather_s: float = 0.0
+
+    @property
+    def closing_s(self) -> float:
+        """What follows the gradient sums: the update, and the gathering of what it changed."""
+        return self.update_s + self.gather_s
 
     def local(self) -> PipelineTimes:
         """Return the same pipeline with wide-area hops made free: what the WAN costs is the difference."""
@@ -59,6 +71,7 @@ class StepModel:
         self._layers: dict[tuple[str, int, int, Recompute], LayerSums | None] = {}
         self._like: dict[object, LayerSums | None] = {}
         self._sums: dict[object, AllReduce] = {}
+        self._exchanges: dict[object, CopyExchange] = {}
         self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
 
@@ -84,40 +97,87 @@ class StepModel:
 
     def stage_memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, stage: Stage) -> float:
         """Return the bytes one device of a stage needs."""
-        return stage_bytes(
-            self.job, stage.first_layer, stage.num_layers,
-            tensor_parallel=stage.tensor_parallel, replicas=pipeline.replicas,
-            microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
-            in_flight=min(stage.warmup + 1, pipeline.microbatches),
-        )  # fmt: skip
+        return self._memory_bytes(plan, pipeline, pipeline.stages.index(stage))
+
+    def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
+        stage, shape = pipeline.stages[position], StageShape.of(plan, pipeline, position)
+        return stage_bytes(self.job, stage.first_layer, stage.num_layers, shape=shape)
 
     def fits(self, plan: TrainingPlan) -> bool:
         """Whether every stage of the plan fits its devices."""
         return all(
-            self.stage_memory_bytes(plan, pipeline, stage)
-            <= self.memory_limit_bytes(self.fleet.domain(stage.domain))
+            self._memory_bytes(plan, pipeline, i) <= self.memory_limit_bytes(self.fleet.domain(stage.domain))
             for pipeline in plan.pipelines
-            for stage in pipeline.stages
+            for i, stage in enumerate(pipeline.stages)
         )
 
     def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:
         """Return what one microbatch of one copy costs on each stage and each hop."""
-        forward, backward, useful, update = [], [], [], 0.0
+        forward, backward, useful, update, sync, gather = [], [], [], 0.0, 0.0, 0.0
+        # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
+        shards = plan.state_shards(pipeline)
+        devices = pipeline.devices()
         for stage in pipeline.stages:
             layers = self._stage_layers(plan, stage)
             a, z = stage.first_layer, stage.first_layer + stage.num_layers
-            forward.append(float(layers.forward[z] - layers.forward[a]))
-            backward.append(float(layers.backward[z] - layers.backward[a]))
+            copy_devices = devices[stage.domain] // pipeline.replicas
+            exchange = self.exchange(plan, stage, replicas=pipeline.replicas, copy_devices=copy_devices)
+            forward.append(exchange.forward_s)
+            backward.append(exchange.backward_s)
             useful.append(float(layers.useful[z] - layers.useful[a]))
-            update = max(update, float(layers.update[z] - layers.update[a]))
+            update = max(update, float(layers.update[z] - layers.update[a]) / shards)
+            sync, gather = max(sync, exchange.sum_s), max(gather, exchange.gather_s)
         boundary = self.job.layers.boundary_bytes
         sizes = [
             float(boundary[stage.first_layer + stage.num_layers - 1]) * plan.microbatch_size
             for stage in pipeline.stages[:-1]
         ]
         cuts = hops(self.fleet, pipeline, sizes)
-        there, back = [hop for hop, _ in cuts], [hop for _, hop in cuts]
-        return PipelineTimes(tuple(forward), tuple(backward), tuple(useful), update, tuple(there), tuple(back))
+        there, back = (tuple(hop[way] for hop in cuts) for way in (0, 1))
+        return PipelineTimes(
+            tuple(forward), tuple(backward), tuple(useful), update, there, back, sync, gather
+        )  # fmt: skip
+
+    def exchange(self, plan: TrainingPlan, stage: Stage, *, replicas: int, copy_devices: int) -> CopyExchange:
+        """Return the work of a stage with what its copies exchange; one takes `copy_devices` of the domain."""
+        layers, a, z = self._stage_layers(plan, stage), stage.first_layer, stage.first_layer + stage.num_layers
+        if replicas == 1:
+            return CopyExchange(
+                float(layers.forward[z] - layers.forward[a]), float(layers.backward[z] - layers.backward[a])
+            )
+        key = (
+            stage.domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute, a, z,
+            replicas, copy_devices, plan.zero_stage, plan.shard_group,
+        )  # fmt: skip
+        if key not in self._exchanges:
+            weights = self.job.layers.params[a:z] * (self.job.element_bytes / stage.tensor_parallel)
+            self._exchanges[key] = copy_exchange(
+                self.fleet.domain(stage.domain),
+                np.diff(layers.forward[a : z + 1]), np.diff(layers.backward[a : z + 1]), weights,
+                replicas=replicas, copy_devices=copy_devices,
+                zero_stage=plan.zero_stage, shard_group=plan.shard_group,
+            )  # fmt: skip
+        return self._exchanges[key]
+
+    def fastest_zero(self, plan: TrainingPlan, zero_stages: Sequence[int]) -> TrainingPlan | None:
+        """Return the plan under the ZeRO stage that fits memory and is fastest, None where none fits.
+
+        From stage 1 on a higher one never costs less time, so the lowest that fits stands for them; stage 0 saves
+        it a gathering of weights and costs it a whole update.
+        """
+        sharded = [replace(plan, zero_stage=zero) for zero in sorted(zero_stages) if zero]
+        least = next((candidate for candidate in sharded if self.fits(candidate)), None)
+        plain = replace(plan, zero_stage=0)
+        if 0 not in zero_stages or not self.fits(plain):
+            return least
+        if least is None or self._closing_s(plain) <= self._closing_s(least):
+            return plain
+        return least
+
+    def _closing_s(self, plan: TrainingPlan) -> float:
+        """Return what follows the microbatches of a plan's slowest pipeline, for stages 0 and 1 of ZeRO."""
+        times = [self.times(plan, pipeline) for pipeline in plan.pipelines]
+        return max(item.sync_s for item in times) + max(item.closing_s for item in times)
 
     def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerSums:
         domain = self.fleet.domain(stage.domain)
@@ -183,8 +243,8 @@ class StepModel:
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
         job, across = self.job, self.all_reduce(plan)
-        done_s = float((pipeline_s + self._sync_s(plan, times)).max())
-        local_s = done_s + max(item.update_s for item in times)
+        done_s = float((pipeline_s + [item.sync_s for item in times]).max())
+        local_s = done_s + max(item.closing_s for item in times)
         exposed_s = self._exposed_s(times, across)
         step_s = float(diloco_s(local_s, exposed_s, local_steps=plan.local_steps))
         # A plan of somebody else may leave a part of the batch out.
@@ -213,12 +273,6 @@ class StepModel:
             breakdown_s={},
         )
 
-    def _sync_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> Floats:
-        """Return what the gradient sum between its copies adds to each pipeline."""
-        return np.array(
-            [self.replica_sync_s(plan, p, item) for p, item in zip(plan.pipelines, times, strict=True)]
-        )
-
     def _exposed_s(self, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
         """Return the exposed part of one sum between domains: it runs while the last backward still does."""
         if across is None:
@@ -234,32 +288,14 @@ class StepModel:
         step_s: float,
     ) -> dict[str, float]:
         """Return compute, bubble, wan and sync of the slowest pipeline; wan is what a free WAN would save."""
-        sync_s, factor = self._sync_s(plan, times), eta(plan.local_steps)
+        sync_s, factor = np.array([item.sync_s for item in times]), eta(plan.local_steps)
         slowest = int(np.argmax(pipeline_s + sync_s))
         each = np.add(times[slowest].forward_s, times[slowest].backward_s)
         compute = float(each.mean()) * plan.pipelines[slowest].microbatches * factor
         saved = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * factor
         wan = saved + self._exposed_s(times, self.all_reduce(plan)) / plan.local_steps
-        sync = (float(sync_s[slowest]) + max(item.update_s for item in times)) * factor
+        sync = (float(sync_s[slowest]) + max(item.closing_s for item in times)) * factor
         return {"compute": compute, "bubble": max(0.0, step_s - compute - wan - sync), "wan": wan, "sync": sync}
-
-    def replica_sync_s(self, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes) -> float:
-        """Return what the gradient sum between a pipeline's copies adds, the overlap with backward taken off."""
-        if pipeline.replicas == 1:
-            return 0.0
-        per_copy: dict[str, int] = defaultdict(int)
-        for stage in pipeline.stages:
-            per_copy[stage.domain] += stage.tensor_parallel
-        before, slowest = self.job.layers.params_before, 0.0
-        for stage, backward in zip(pipeline.stages, times.backward_s, strict=True):
-            params = float(before[stage.first_layer + stage.num_layers] - before[stage.first_layer])
-            shard = params / stage.tensor_parallel * self.job.element_bytes
-            full = replica_ring_s(
-                self.fleet.domain(stage.domain), shard,
-                replicas=pipeline.replicas, copy_devices=per_copy[stage.domain],
-            )  # fmt: skip
-            slowest = max(slowest, full - backward)
-        return max(0.0, slowest)
 
     def _traffic(
         self, plan: TrainingPlan, times: Sequence[PipelineTimes], across: AllReduce | None
@@ -282,7 +318,7 @@ class StepModel:
     def _stages(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> tuple[StageReport, ...]:
         reports = []
         for pipeline, item in zip(plan.pipelines, times, strict=True):
-            for stage, forward, backward in zip(pipeline.stages, item.forward_s, item.backward_s, strict=True):
+            for i, stage in enumerate(pipeline.stages):
                 domain = self.fleet.domain(stage.domain)
                 reports.append(
                     StageReport(
@@ -292,9 +328,9 @@ class StepModel:
                         stage.num_layers,
                         stage.tensor_parallel,
                         pipeline.replicas,
-                        forward,
-                        backward,
-                        self.stage_memory_bytes(plan, pipeline, stage),
+                        item.forward_s[i],
+                        item.backward_s[i],
+                        self._memory_bytes(plan, pipeline, i),
                         self.memory_limit_bytes(domain),
                     )
                 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strata.simulate.timeline import SpanKind
+from strata.workload.job import Schedule
+from strata.workload.plan import Pipeline, TrainingPlan
 
 
 class StageWork(NamedTuple):
@@ -13,6 +15,14 @@ class StageWork(NamedTuple):
     kind: SpanKind
     microbatch: int
     chunk: int = 0
+
+
+def orders(plan: TrainingPlan, pipeline: Pipeline) -> list[list[StageWork]]:
+    """Return what each stage of a pipeline of the plan does in turn."""
+    count, stages = pipeline.microbatches, len(pipeline.stages)
+    if plan.schedule is Schedule.INTERLEAVED:
+        return [interleaved(i, stages, count, plan.virtual_stages) for i in range(stages)]
+    return [in_turn(stage.warmup, count) for stage in pipeline.stages]
 
 
 def in_turn(warmup: int, microbatches: int) -> list[StageWork]:
@@ -33,7 +43,24 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     backwards = [
         StageWork(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group
     ]
-    return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+    return _merge(forwards, backwards, _interleaved_warmup(stage, stages, chunks))
+
+
+def _interleaved_warmup(stage: int, stages: int, chunks: int) -> int:
+    return 2 * (stages - stage - 1) + (chunks - 1) * stages
+
+
+def most_in_flight(plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
+    """Return the microbatches whose activations a stage holds at its peak, a chunk of v being one v-th of one.
+
+    All schedules begin with some forwards and then take one forward and one backward in turn, so the peak is what
+    they begin with and one more, as far as there are so many (arXiv 2104.04473 §2.2).
+    """
+    if plan.schedule is not Schedule.INTERLEAVED:
+        return min(pipeline.stages[position].warmup + 1, pipeline.microbatches)
+    chunks = plan.virtual_stages
+    warmup = _interleaved_warmup(position, len(pipeline.stages), chunks)
+    return min(warmup + 1, pipeline.microbatches * chunks) / chunks
 
 
 def _merge(forwards: list[StageWork], backwards: list[StageWork], warmup: int) -> list[StageWork]:

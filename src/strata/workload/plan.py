@@ -56,7 +56,11 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How one training job runs. `local_steps` > 1 is DiLoCo: gradients cross domains every H steps."""
+    """How one training job runs. `local_steps` > 1 is DiLoCo: gradients cross domains every H steps.
+
+    zero_stage: 1 shards the optimizer's state between copies, 2 gradients too, 3 weights too (FSDP).
+    shard_group: under stage 3, so many neighbouring copies share one set of shards (HSDP); None is all of them.
+    """
 
     pipelines: tuple[Pipeline, ...]
     microbatch_size: int
@@ -66,6 +70,11 @@ class TrainingPlan:
     gradient_compression: float = 1.0
     local_steps: int = 1
     virtual_stages: int = 1
+    shard_group: int | None = None
+
+    def state_shards(self, pipeline: Pipeline) -> int:
+        """Return between how many copies of a pipeline ZeRO shards what it shards."""
+        return (self.shard_group or pipeline.replicas) if self.zero_stage else 1
 
     @property
     def domains(self) -> tuple[str, ...]:

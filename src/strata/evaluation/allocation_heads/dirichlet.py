@@ -49,7 +49,7 @@ def observe(problem: Problem, members: tuple[int, ...]) -> tuple[Floats, Floats]
         bandwidth[others].reshape(len(members), -1), latency[others].reshape(len(members), -1)
     )  # fmt: skip
     params = float(job.layers.params_before[-1])
-    state = state_bytes(job, params, replicas=1, zero_stage=0)
+    state = state_bytes(job, params, shards=1, zero_stage=0)
     memory = np.array([problem.model.memory_limit_bytes(d) for d in domains])
     known = max(float(flops.mean()), 1.0)
     per_domain = np.stack(

@@ -16,7 +16,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
-from strata.simulate.memory import FIXED_BYTES, StageRoom, state_bytes
+from strata.simulate.memory import FIXED_BYTES, StageRoom, StageShape, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import best_path, best_route
@@ -102,7 +102,7 @@ class Layered:
             np.array([s.data_parallel for s in configs], dtype=float),
             np.array([problem.microbatches(s) for s in configs], dtype=float),
             np.array([message[s.microbatch_size] for s in configs]),
-            np.array([state_bytes(problem.job, 1.0, replicas=s.data_parallel, zero_stage=zero) for s in configs]),
+            np.array([state_bytes(problem.job, 1.0, shards=s.data_parallel, zero_stage=zero) for s in configs]),
             np.array([[problem.stages(d, s) for d in domains] for s in configs], dtype=float),
             np.array([problem.compute_cost(s).work_s for s in configs]) / len(problem.job.layers),
             np.array([[problem.ranks(d, s) for d in domains] for s in configs], dtype=float),
@@ -189,9 +189,12 @@ class Layered:
             return split([work] * stages)
         rooms = [
             StageRoom(
-                self.problem.job, tensor_parallel=ranks, replicas=config.data_parallel,
-                microbatch_size=config.microbatch_size, recompute=config.recompute, zero_stage=zero,
-                in_flight=depth, limit_bytes=self.problem.model.memory_limit_bytes(domain),
+                self.problem.job,
+                StageShape(
+                    ranks, config.data_parallel, config.microbatch_size, config.recompute,
+                    zero_stage=zero, in_flight=depth,
+                ),
+                limit_bytes=self.problem.model.memory_limit_bytes(domain),
             )
             for depth in in_flight
         ]  # fmt: skip

@@ -14,7 +14,7 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
-from strata.simulate.order import StageWork, in_turn, interleaved
+from strata.simulate.order import StageWork, orders
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
@@ -71,12 +71,8 @@ class PipelineRun:
         traits: Traits,
     ) -> None:
         self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
-        stages, count = len(pipeline.stages), pipeline.microbatches
         self.chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
-        self.orders = [
-            in_turn(stage.warmup, count) if self.chunks == 1 else interleaved(i, stages, count, self.chunks)
-            for i, stage in enumerate(pipeline.stages)
-        ]
+        self.orders = orders(plan, pipeline)
         self._done: dict[tuple[int, StageWork], simpy.Event] = {}
         self._arrived: dict[tuple[int, StageWork], simpy.Event] = {}
         self.lanes, self._links = self._announce(prefix)

@@ -59,10 +59,9 @@ class Step:
         hidden_s = min(min(times.backward_s) for times in self.times) if self.across else 0.0
         ready: list[simpy.Process] = []
         done: list[simpy.Process] = []
-        for pipeline, times, copies in zip(self.job.plan.pipelines, self.times, self.runs, strict=True):
-            sync_s = self.job.model.replica_sync_s(self.job.plan, pipeline, times)
-            ready += [env.process(_nearly(env, copy, sync_s - hidden_s)) for copy in copies]
-            done.append(env.process(self._pipeline(copies, sync_s, cause)))
+        for times, copies in zip(self.times, self.runs, strict=True):
+            ready += [env.process(_nearly(env, copy, times.sync_s - hidden_s)) for copy in copies]
+            done.append(env.process(self._pipeline(copies, times.sync_s, cause)))
         summed = env.process(self._sum(ready)) if self.across else None
         yield env.all_of(done)
         done_s, last = env.now, max(answers(done), key=record.end_s)
@@ -73,7 +72,7 @@ class Step:
                 self._draw(everywhere, SpanKind.COLLECTIVE, done_s, last_sum, "sum of pipelines")
                 last = last_sum
         start_s = env.now
-        yield env.timeout(max(times.update_s for times in self.times))
+        yield env.timeout(max(times.closing_s for times in self.times))
         return self._draw(everywhere, SpanKind.UPDATE, start_s, last, "")
 
     def _pipeline(self, copies: list[PipelineRun], sync_s: float, cause: int) -> Steps:

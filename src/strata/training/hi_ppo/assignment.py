@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ from strata.arrays import Floats, Ints
 from strata.errors import UsageError
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import StepModel
-from strata.simulate.memory import stage_bytes, state_bytes
+from strata.simulate.memory import StageShape, stage_bytes, state_bytes
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 Degrees = tuple[int, ...]
@@ -87,12 +87,14 @@ def assignments(plan: TrainingPlan) -> dict[str, Assignment]:
 class StageCosts:
     """The stages of a part at nominal speed, arrays [S] (message_bytes [S-1]).
 
-    forward_s, backward_s: of one microbatch. update_s: of one optimizer step. gradient_bytes: one device's shard.
+    forward_s, backward_s: of one microbatch. sum_s: exposed of what ZeRO 2 and 3 sum. update_s: of one optimizer
+    step, new weights gathered. gradient_bytes: one device's shard.
     load_bytes: what a device that is new to the stage loads, weights and optimizer state.
     """
 
     forward_s: Floats
     backward_s: Floats
+    sum_s: Floats
     update_s: Floats
     message_bytes: Floats
     gradient_bytes: Floats
@@ -134,11 +136,15 @@ class AssignmentCosts:
         plan = self.assignment.plan
         key = degrees, replicas, min(microbatches, int(self.warmup.max()) + 1)
         if key not in self._need:
+            pipeline = replace(
+                self.assignment.pipeline, replicas=replicas, microbatches=microbatches,
+            )  # fmt: skip
             self._need[key] = np.array([
                 stage_bytes(
-                    self.model.job, stage.first_layer, stage.num_layers, tensor_parallel=ranks, replicas=replicas,
-                    microbatch_size=plan.microbatch_size, recompute=plan.recompute,
-                    zero_stage=plan.zero_stage, in_flight=min(stage.warmup + 1, microbatches),
+                    self.model.job, stage.first_layer, stage.num_layers,
+                    shape=replace(
+                        StageShape.of(plan, pipeline, pipeline.stages.index(stage)), tensor_parallel=ranks
+                    ),
                 )
                 for stage, ranks in zip(self.assignment.stages, degrees, strict=True)
             ])  # fmt: skip
@@ -156,11 +162,17 @@ class AssignmentCosts:
             message = float(job.layers.boundary_bytes[z - 1]) * plan.microbatch_size
             gradient = params * job.element_bytes
             kept = gradient / (replicas if plan.zero_stage >= 2 else 1)
-            load = state_bytes(job, params, replicas=replicas, zero_stage=plan.zero_stage) - kept
+            load = state_bytes(
+                job, params, shards=replicas, zero_stage=plan.zero_stage, holds_outer=plan.local_steps > 1
+            ) - kept  # fmt: skip
+            exchange = self.model.exchange(
+                plan, replace(stage, tensor_parallel=ranks), replicas=replicas, copy_devices=sum(degrees)
+            )
+            shards = plan.state_shards(replace(self.assignment.pipeline, replicas=replicas))
+            update = (layers.update[z] - layers.update[a]) / shards + exchange.gather_s
             rows.append((
-                layers.forward[z] - layers.forward[a], layers.backward[z] - layers.backward[a],
-                layers.update[z] - layers.update[a], message, gradient, load,
+                exchange.forward_s, exchange.backward_s, exchange.sum_s, update, message, gradient, load,
             ))  # fmt: skip
         columns = np.array(rows, dtype=np.float64).T
-        forward, backward, update, message, gradient, load = columns
-        return StageCosts(forward, backward, update, message[:-1], gradient, load)
+        forward, backward, summed, update, message, gradient, load = columns
+        return StageCosts(forward, backward, summed, update, message[:-1], gradient, load)

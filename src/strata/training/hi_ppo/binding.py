@@ -164,6 +164,9 @@ def _sync_s(part: AssignmentCosts, domain_state: DomainState, binding: Binding, 
     copies, domain = len(binding.devices), part.domain
     if copies == 1:
         return 0.0
+    zero_stage = part.assignment.plan.zero_stage
+    if zero_stage >= 2:
+        return float(costs.sum_s.max())
     node = domain_state.node[binding.devices[:, :, 0]]
     near = (node == node[:1]).all(axis=0)
     # The rings that leave a node they have a member in share its card, one for each rank of such a stage.
@@ -174,7 +177,8 @@ def _sync_s(part: AssignmentCosts, domain_state: DomainState, binding: Binding, 
     wire = np.where(stays_inside, np.minimum(wire, domain.intra_bandwidth_bytes_per_s), wire)
     bandwidth = np.where(near, domain.intra_bandwidth_bytes_per_s, wire)
     latency = np.where(near, domain.intra_latency_s, domain.network_latency_s)
-    ring = 2 * (copies - 1) * (costs.gradient_bytes / copies / bandwidth + latency)
+    rounds = 1 if zero_stage else 2  # ZeRO gathers weights, not gradients
+    ring = rounds * (copies - 1) * (costs.gradient_bytes / copies / bandwidth + latency)
     return float(np.maximum(0.0, ring - costs.backward_s).max())
 
 

@@ -220,6 +220,7 @@ class PlanEntry(FileModel):
     gradient_compression: Positive = 1.0
     local_steps: Count = 1
     virtual_stages: Count = 1
+    shard_group: Count | None = None
 
     @property
     def plan(self) -> TrainingPlan:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strata.decision import Reason
@@ -34,12 +36,13 @@ def test_a_warm_up_never_exceeds_the_microbatches_there_are():
         assert max(stage.warmup for stage in plan.pipelines[0].stages) <= 1
 
 
-def test_zero_is_used_only_where_memory_asks_for_it():
+def test_zero_is_used_where_an_update_shared_pays_for_the_weights_gathered_or_memory_asks_for_it():
     copies = ParallelConfig(1, 1, 4, 1, Recompute.NONE)
-    roomy, tight = (fleet(domain("a", 4, accelerator=card(gib=gib))) for gib in (80.0, 14.0))
+    roomy, tight = (domain("a", 4, accelerator=card(gib=gib)) for gib in (80.0, 14.0))
+    slow = {"intra_bandwidth_bytes_per_s": 1e10}
     asked = job(layers(6, hidden_mib=1.0), batch=8)
-    assert [plan.zero_stage for plan in built(roomy, asked, (0,), copies)] == [0]
-    assert [plan.zero_stage for plan in built(tight, asked, (0,), copies)] == [1]
+    for site, stage in ((roomy, 1), (replace(roomy, **slow), 0), (replace(tight, **slow), 1)):
+        assert [plan.zero_stage for plan in built(fleet(site), asked, (0,), copies)] == [stage]
 
 
 def test_layers_move_to_the_larger_memory_where_the_fastest_split_does_not_fit():

@@ -11,7 +11,7 @@ from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
-from strata.simulate.memory import StageRoom
+from strata.simulate.memory import StageRoom, StageShape
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.split import split
@@ -75,27 +75,22 @@ def _scheduled(
         deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
         plan = _with_warmup(plan, [int(w) for w in deeper])
     stages = problem.job.zero_stages if config.data_parallel > 1 else problem.job.zero_stages[:1]
-    for zero in stages:
-        candidate = replace(plan, zero_stage=zero)
-        if problem.model.fits(candidate):
-            return candidate
+    fitting = problem.model.fastest_zero(plan, stages)
+    if fitting is not None:
+        return fitting
     return _fit(problem, config, layout, replace(plan, zero_stage=max(stages)))
 
 
 def _fit(problem: Problem, config: ParallelConfig, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
     """Return the plan with layers moved so that every stage fits, or why none does."""
     model, pipeline = problem.model, plan.pipelines[0]
-    in_flight = tuple(min(stage.warmup + 1, pipeline.microbatches) for stage in pipeline.stages)
-    key = (*_kinds(problem, config, layout), in_flight, pipeline.replicas, plan.zero_stage)
+    shapes = tuple(StageShape.of(plan, pipeline, i) for i in range(len(layout)))
+    key = (*_kinds(problem, config, layout), shapes)
     if key not in problem.splits:
         rooms = [
-            StageRoom(
-                problem.job, tensor_parallel=ranks, replicas=pipeline.replicas,
-                microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
-                in_flight=depth, limit_bytes=model.memory_limit_bytes(domain),
-            )
-            for (domain, ranks), depth in zip(layout, in_flight, strict=True)
-        ]  # fmt: skip
+            StageRoom(problem.job, shape, limit_bytes=model.memory_limit_bytes(domain))
+            for (domain, _), shape in zip(layout, shapes, strict=True)
+        ]
         problem.splits[key] = split(_prefixes(problem, config, layout), lambda i, first: rooms[i].layers(first))
     counts = problem.splits[key]
     if counts is not None:

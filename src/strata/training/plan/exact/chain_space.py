@@ -17,7 +17,7 @@ from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.simulate.traffic import replica_wire
 from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.problem import ComputeCost, ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
@@ -117,7 +117,7 @@ class ChainSpace:
             chunked = least_work * ((microbatches - 0.5) / total_stages + 0.5)
             compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
         network = least_work + route + (microbatches - 1) * load * slow
-        step_s = np.maximum(compute, network) + self._sync_bound(config, total_stages, compute_cost.backward_s)
+        step_s = np.maximum(compute, network) + self._sync_bound(config, total_stages, compute_cost)
         ranks = np.array([problem.ranks(d, config) for d in self.domains])
         devices = inside @ (stages * ranks) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
@@ -138,7 +138,7 @@ class ChainSpace:
         unknown = self.inside @ np.array([price is None for price in prices])
         return np.where(unknown, 0.0, self.inside @ (devices * np.array([price or 0.0 for price in prices])))
 
-    def _sync_bound(self, config: ParallelConfig, stages: Ints, backward_s: float) -> Floats:
+    def _sync_bound(self, config: ParallelConfig, stages: Ints, compute_cost: ComputeCost) -> Floats:
         if config.data_parallel == 1:
             return np.zeros(len(stages))
         job, data_parallel = self.problem.job, config.data_parallel
@@ -150,7 +150,11 @@ class ChainSpace:
                 fastest = max(fastest, replica_wire(d, replicas=data_parallel, copy_devices=devices)[0])
         shard = float(job.layers.params_before[-1]) * job.element_bytes / config.tensor_parallel
         whole = 2 * (data_parallel - 1) / data_parallel * shard / fastest
-        return np.asarray(np.maximum(0.0, (whole - backward_s) / stages))
+        if max(job.zero_stages) >= 2:
+            return np.zeros(len(stages))  # hidden behind the work of every microbatch
+        # Under ZeRO-1 half of it hides behind the forward, half behind the backward.
+        hidden_s = compute_cost.backward_s + (compute_cost.forward_s if max(job.zero_stages) else 0.0)
+        return np.asarray(np.maximum(0.0, (whole - hidden_s) / stages))
 
     def may_fit(self, config: ParallelConfig, stages: Ints) -> Bools:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
@@ -170,7 +174,7 @@ class ChainSpace:
         group, _ = self._like_layers
         full = config.recompute is Recompute.FULL
         params, size = float(job.layers.params[group]), config.microbatch_size / ranks
-        state = state_bytes(job, params / ranks, replicas=config.data_parallel, zero_stage=max(job.zero_stages))
+        state = state_bytes(job, params / ranks, shards=config.data_parallel, zero_stage=max(job.zero_stages))
         kept = float((job.layers.checkpoint_bytes if full else job.layers.activation_bytes)[group]) * size
         again = float(job.layers.activation_bytes[group]) * size if full else 0.0
         room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again

@@ -59,8 +59,10 @@ class ComputeCost:
 
     work_s: Floats
     useful_s: Floats
+    forward_s: float
+    """At most so long are all forwards of a microbatch together."""
     backward_s: float
-    """At most so long are all backwards of a microbatch together."""
+    """The same for its backwards."""
 
     @classmethod
     def of(cls, layers: Sequence[LayerSums | None], ranks: Sequence[int]) -> ComputeCost:
@@ -68,11 +70,12 @@ class ComputeCost:
         known = [i for i, item in enumerate(layers) if item is not None]
         work_s, useful_s = np.full(len(layers), np.inf), np.zeros(len(layers))
         if not known:
-            return cls(work_s, useful_s, 0.0)
+            return cls(work_s, useful_s, 0.0, 0.0)
         picked = [item for item in layers if item is not None]
         work_s[known] = least_shares(np.diff([item.work for item in picked]))
         useful_s[known] = most_shares(np.diff([item.useful for item in picked]) * np.array(ranks)[known, None])
-        return cls(work_s, useful_s, float(np.diff([item.backward for item in picked]).max(axis=0).sum()))
+        ways = [item.forward for item in picked], [item.backward for item in picked]
+        return cls(work_s, useful_s, *(float(np.diff(way).max(axis=0).sum()) for way in ways))
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,16 @@ class ShardSpace:
         return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
 
     def build(self, sharing: DataParallelPlan) -> TrainingPlan | None:
-        """Return the plan whose units finish together, or None where one cannot hold the model or be reached.
+        """Return the plan whose units finish together, or None where one cannot hold the model or be reached."""
+        plan = self._shared(sharing)
+        if plan is None or plan.local_steps == 1:
+            return plan
+        # The shapes of units were chosen without the outer state.
+        stages = [zero for zero in self.problem.job.zero_stages if zero >= plan.zero_stage]
+        return self.problem.model.fastest_zero(plan, stages)
+
+    def _shared(self, sharing: DataParallelPlan) -> TrainingPlan | None:
+        """Return the plan as if DiLoCo's outer state took no memory.
 
         A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
         least total is found by asking for every amount hidden that could pay.

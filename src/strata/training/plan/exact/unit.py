@@ -157,7 +157,7 @@ class Units:
             path_s=way_s,
             every_s=every_s,
             pace_s=max(*times.forward_s, *times.backward_s, *messages),
-            after_s=times.update_s + model.replica_sync_s(plan, pipeline, times),
+            after_s=times.closing_s + times.sync_s,
             hidden_s=min(times.backward_s),
         )
 

@@ -172,10 +172,11 @@ class ChainEstimates:
         backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
         sync = 2 * (1 - 1 / data_parallel[:, None]) * params / ranks * job.element_bytes / wire - backward
         devices = stages * ranks * data_parallel[:, None]
+        shards = data_parallel[:, None] if min(job.zero_stages) else 1.0
         return PipelineThroughput(
             period_s=np.maximum(slowest, load * route[0]),
             path_s=(share * whole_s).sum(axis=1) + load * route[1] + route[2],
-            after_s=sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1),
+            after_s=sync.max(axis=1, initial=0.0) + (params / ranks / shards * self.update[at]).max(axis=1),
             hidden_s=backward.min(axis=1),
             devices=devices.sum(axis=1),
             useful_s=(share * self.useful[row, at]).sum(axis=1),
@@ -224,8 +225,8 @@ class ChainEstimates:
         job, layers, like = self.problem.job, self.problem.job.layers, self.like
         size = self.size[row] / self.ranks[row, at]
         zero = max(job.zero_stages)
-        alone = state_bytes(job, like.params, replicas=1, zero_stage=zero)
-        shared = state_bytes(job, like.params, replicas=1 << 40, zero_stage=zero)
+        alone = state_bytes(job, like.params, shards=1, zero_stage=zero)
+        shared = state_bytes(job, like.params, shards=1 << 40, zero_stage=zero)
         state = (shared + (alone - shared) / self.data_parallel[row]) / self.ranks[row, at]
         whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
         kept = size * np.where(self.full[row], input_only, whole)
