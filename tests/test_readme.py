@@ -9,6 +9,7 @@ import pytest
 from strata.cli.main import cli
 from strata.files import read_document
 from strata.fleet.schema import load_fleet
+from strata.training.plan.layout import load_layout
 from strata.workload.schema import load_job
 from strata.workload.serving_schema import load_serving_job
 from tests import ROOT
@@ -76,5 +77,6 @@ def test_the_example_files_on_the_page_are_read(text, tmp_path):
     path = tmp_path / "example.yaml"
     path.write_text(text, encoding="utf-8")
     kind = read_document(path).data["kind"]
-    read = {"Fleet": load_fleet, "TrainingJob": load_job, "ServingJob": load_serving_job}[kind](path)
+    loaders = {"Fleet": load_fleet, "TrainingJob": load_job, "ServingJob": load_serving_job}
+    read = {**loaders, "TrainingLayout": load_layout}[kind](path)
     assert read.name == re.search(r"^name: (\S+)", text, re.MULTILINE)[1]

@@ -11,21 +11,20 @@ from strata.decision import Trust
 from strata.errors import BadFile, UsageError
 from strata.files import Document
 from strata.fleet.dynamics.noise import Uniform
+from strata.fleet.fleet import NETWORK_BANDWIDTH
 from strata.fleet.schema import FleetFile, SeedNetworkFile, fleet_from_document, load_dynamics, load_fleet
 from strata.units import parse
 from tests import ROOT, SHARED
 
 EXAMPLES = ROOT / "examples"
 
-FLEET = """\
-apiVersion: strata/v1alpha1
-kind: Fleet
-name: pair
-domains:
-  - {name: east, accelerator: A100-SXM4-80GB, num_gpus: 16}
-  - {name: west, accelerator: A100-SXM4-80GB, num_gpus: 4, network_bandwidth: 100Gbps, price: $2/h}
+HEAD = "apiVersion: strata/v1alpha1\nkind: Fleet\nname: pair\n"
+FLEET = f"""\
+{HEAD}domains:
+  - {{name: east, accelerator: A100-SXM4-80GB, num_gpus: 16}}
+  - {{name: west, accelerator: A100-SXM4-80GB, num_gpus: 4, network_bandwidth: 100Gbps, price: $2/h}}
 links:
-  - {between: [east, west], bandwidth: 8Gbps, rtt: 30ms, price: $0.02/GB}
+  - {{between: [east, west], bandwidth: 8Gbps, rtt: 30ms, price: $0.02/GB}}
 """
 
 SEED = """\
@@ -77,7 +76,7 @@ def test_a_fleet_file_is_read_into_si(written):
 def test_the_intra_bandwidth_defaults_to_one_direction_of_the_interconnect(written):
     east = load_fleet(written(FLEET)).domain("east")
     assert east.intra_bandwidth_bytes_per_s == east.accelerator.interconnect_bytes_per_s / 2 == 300e9
-    assert east.network_bandwidth_bytes_per_s == 300e9
+    assert east.network_bandwidth_bytes_per_s == 8 * 200e9 / 8
     assert (east.intra_latency_s, east.network_latency_s) == (5e-6, 10e-6)
 
 
@@ -261,3 +260,22 @@ def test_a_missing_file_is_a_usage_error(tmp_path):
 def test_the_file_models_have_a_json_schema(model):
     schema = model.model_json_schema()
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("domain", "gbps"),
+    [
+        ("accelerator: A100-SXM4-80GB, num_gpus: 16", 1600),
+        ("accelerator: H100, num_gpus: 16", 3200),
+        ("accelerator: H800, num_gpus: 8, gpus_per_node: 4", 1600),
+        ("accelerator: Ascend910B3, num_gpus: 8", 1600),
+        ("accelerator: L40S, num_gpus: 8", 100),
+    ],
+)
+def test_a_network_that_is_not_given_is_that_of_a_reference_node_and_counts_as_assumed(written, domain, gbps):
+    fleet = load_fleet(written(f"{HEAD}domains:\n  - {{name: east, {domain}}}\n"))
+    (east,) = fleet.domains
+    assert east.network_bandwidth_bytes_per_s == gbps * 1e9 / 8
+    assert east.assumed == (NETWORK_BANDWIDTH,)
+    given = load_fleet(written(f"{HEAD}domains:\n  - {{name: east, {domain}, network_bandwidth: 25Gbps}}\n"))
+    assert given.domains[0].assumed == ()

@@ -55,7 +55,7 @@ def measured() -> LayerProfile:
 
 def test_measured_times_go_before_flops_and_are_trusted_more():
     found = times(job(layers(2), profile=measured()), size=2, recompute=Recompute.FULL)
-    assert found.trust == Trust.CALIBRATED
+    assert found.trust == Trust.MEASURED
     assert np.diff(found.forward) == pytest.approx([0.1] * 4)
     assert np.diff(found.backward) == pytest.approx([0.4] * 4)
     assert np.diff(found.update) == pytest.approx([0.01] * 4)

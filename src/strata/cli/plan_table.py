@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from strata.cli.given_table import show_given
+from strata.cli.plan_legend import show_assumed, show_legend
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
@@ -20,12 +21,6 @@ LABELS: Final = {
     "nsga2": "NSGA-II",
 }
 
-NOTATION: Final = (
-    "  pp: stages · dp: replicas · tp: GPUs of a stage · mb: microbatch size x number",
-    "  util: share of time GPUs compute · MFU: of peak FLOPs · trust: of the figures",
-)
-"""What the second line of a plan and two columns mean."""
-
 SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 
@@ -40,6 +35,7 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
         return
     yield from _plans(data["plans"], data.get("given"))
     yield from _proof(data)
+    yield from show_assumed(data.get("assumed", ()))
     if data["baselines"]:
         yield ""
         yield from _baselines(data)
@@ -67,7 +63,7 @@ def _plans(plans: list[dict[str, Any]], given: dict[str, Any] | None) -> Shown:
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
     mfu = "" if best.get("mfu") is None else f" · MFU {best['mfu']:.0%}"
     yield f"  plan 1: {spent}{mfu} · trust: {best['trust']}"
-    yield from NOTATION
+    yield from show_legend(plans)
 
 
 _COLUMNS: Final = ("plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from strata.fleet.accelerator import Accelerator
 
 Pair = tuple[str, str]
 
+NETWORK_BANDWIDTH: Final = "network_bandwidth_bytes_per_s"
+"""A domain's figure that is assumed where its file is silent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Domain:
@@ -26,6 +30,7 @@ class Domain:
     intra_bandwidth_bytes_per_s: per device, one direction, between devices of one node.
     network_bandwidth_bytes_per_s: per node, one direction, between nodes of the domain.
     price_usd_per_device_hour: None where no price is known; money is then reported as unknown, not as zero.
+    assumed: figures above that nobody gave.
     """
 
     name: str
@@ -38,6 +43,7 @@ class Domain:
     network_latency_s: float
     price_usd_per_device_hour: float | None = None
     region: str = ""
+    assumed: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def num_nodes(self) -> int:

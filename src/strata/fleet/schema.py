@@ -30,7 +30,8 @@ from strata.files import (
 from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.dynamics.noise import Uniform
-from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link, Pair
+from strata.fleet.fleet import NETWORK_BANDWIDTH, BandwidthCurve, Domain, Fleet, Link, Pair
+from strata.fleet.node_network import assumed_bandwidth_bytes_per_s
 from strata.fleet.relations import pairs, relations
 
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
@@ -217,22 +218,26 @@ def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
     accelerator = inline.get(entry.accelerator) or catalogue.accelerator(entry.accelerator)
     # The catalogue counts both directions of an interconnect; `relations` saw to it that one of the two is known.
     intra = entry.intra_bandwidth or (accelerator.interconnect_bytes_per_s or 0.0) / 2
+    node = entry.gpus_per_node or min(_DEVICES_PER_NODE, entry.num_gpus)
     return Domain(
         name=entry.name,
         accelerator=accelerator,
         num_devices=entry.num_gpus,
-        devices_per_node=entry.gpus_per_node or min(_DEVICES_PER_NODE, entry.num_gpus),
+        devices_per_node=node,
         intra_bandwidth_bytes_per_s=intra,
         intra_latency_s=entry.intra_latency,
-        network_bandwidth_bytes_per_s=entry.network_bandwidth or intra,
+        network_bandwidth_bytes_per_s=entry.network_bandwidth or assumed_bandwidth_bytes_per_s(accelerator, node),
         network_latency_s=entry.network_latency,
         price_usd_per_device_hour=entry.price,
         region=entry.region,
+        assumed=() if entry.network_bandwidth else (NETWORK_BANDWIDTH,),
     )
 
 
 def _seed_domain(entry: SeedDomain) -> Domain:
-    domain = _domain(DomainEntry.model_construct(**dict(entry)), {})
+    # The brief has one bandwidth inside a domain: it stands for the wires in a node and between nodes.
+    both = {**dict(entry), "network_bandwidth": entry.intra_bandwidth}
+    domain = replace(_domain(DomainEntry.model_construct(**both), {}), assumed=(NETWORK_BANDWIDTH,))
     if "accelerator" in entry.model_fields_set:
         return domain
     return replace(domain, accelerator=replace(domain.accelerator, trust=Trust.ASSUMED))

@@ -339,7 +339,7 @@ class StepModel:
     def _trust(self, plan: TrainingPlan) -> Trust:
         grades = [self._stage_layers(plan, s).trust for p in plan.pipelines for s in p.stages]
         grades += [link.trust for pipeline in plan.pipelines for link in links_used(self.fleet, pipeline)]
-        if plan.local_steps > 1:
+        if plan.local_steps > 1 or any(self.fleet.domain(name).assumed for name in plan.domains):
             grades.append(Trust.ASSUMED)
         # A closed model of a real run is analytic at best, whatever its inputs.
         return worst(Trust.ANALYTIC, *grades)

@@ -58,7 +58,7 @@ def layer_times(
     if measured is not None:
         # A profile already holds the tensor-parallel communication of the machine it was read on.
         forward, backward = measured.forward_s, measured.backward_s
-        useful, update, trust = forward + backward, measured.update_s, Trust.CALIBRATED
+        useful, update, trust = forward + backward, measured.update_s, Trust.MEASURED
         again = forward
     else:
         peak = peak_flops(domain, job)

@@ -204,7 +204,7 @@ def test_measured_layer_times_go_before_flops():
     assert answer.best.report.step_time_s == pytest.approx(4 * 6 * 0.003)
     assert answer.best.report.trust == Trust.ANALYTIC  # a closed model is analytic at best
     layer_times = answer.problem.model.layers(answer.problem.fleet.domains[0], 1, 1, Recompute.NONE)
-    assert layer_times.trust == Trust.CALIBRATED
+    assert layer_times.trust == Trust.MEASURED
 
 
 @pytest.mark.parametrize("domains", [1, 2, 11])

@@ -38,6 +38,7 @@ class TrainingLayoutFile(FileModel):
 
     api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
     kind: Literal["TrainingLayout"]
+    name: str = ""
     model: Name | None = None
     domains: Annotated[list[Name], BeforeValidator(_listed), Field(min_length=1)] | None = Field(
         default=None, validation_alias=AliasChoices("domains", "domain")

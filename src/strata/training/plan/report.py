@@ -12,6 +12,7 @@ from strata.decision import Decision, Reason
 from strata.files import API_VERSION
 from strata.simulate.compute import peak_flops
 from strata.training.plan import explain
+from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import Scales
@@ -87,6 +88,7 @@ class TrainingPlanReport:
                 for item in decision.alternatives
             ],
             "trust": str(decision.trust),
+            "assumed": self._assumed(),
             "inputs_digest": decision.inputs_digest,
             "seed": decision.seed,
             "fleet": PlannedFleet.of(self.problem.fleet).model_dump(),
@@ -102,6 +104,10 @@ class TrainingPlanReport:
         if self.given is not None:
             data["given"] = dict(self.given)
         return data
+
+    def _assumed(self) -> list[dict[str, Any]]:
+        best = self.best
+        return [] if best is None else [item.to_dict() for item in assumptions(self.problem, best.plan)]
 
     def _ranked(self, rank: int, item: Evaluated) -> dict[str, Any]:
         if self.best is not None and item.plan == self.best.plan:

@@ -360,6 +360,15 @@ class PolicyEntry(FileModel):
     explanation: ExplanationEntry | None
 
 
+class AssumedEntry(FileModel):
+    """An input of the best plan that is not measured: what was taken for it, and how to measure it."""
+
+    input: Name
+    value: str
+    trust: Trust
+    measure: str
+
+
 class GivenPlanEntry(FileModel):
     """The user's own plan: what is wrong with it, its step time over that of the best plan and of the bound."""
 
@@ -389,6 +398,7 @@ class TrainingPlanFile(FileModel):
     reasons: list[ReasonEntry]
     alternatives: list[AlternativeEntry]
     trust: Trust
+    assumed: list[AssumedEntry] = Field(default=[])
     inputs_digest: Name
     seed: int
     fleet: PlannedFleet

@@ -16,7 +16,8 @@ from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link, Pair
+from strata.fleet.fleet import NETWORK_BANDWIDTH, BandwidthCurve, Domain, Fleet, Link, Pair
+from strata.fleet.node_network import assumed_bandwidth_bytes_per_s
 from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Override, noting, read_overrides
 from strata.workload.job import Recompute, TrainingJob
 from strata.workload.schema import compression_factor
@@ -107,6 +108,11 @@ def _domain(fleet: Fleet, old: Domain, values: Values) -> Domain | None:
             node, count = changed.devices_per_node, changed.num_devices
             raise UsageError(f"a node of {node} is more than num_gpus ({count})")
         changed = replace(changed, devices_per_node=changed.num_devices)
+    if NETWORK_BANDWIDTH in new:
+        return replace(changed, assumed=())
+    if NETWORK_BANDWIDTH in old.assumed and old.accelerator.name != changed.accelerator.name:
+        network = assumed_bandwidth_bytes_per_s(changed.accelerator, changed.devices_per_node)
+        changed = replace(changed, network_bandwidth_bytes_per_s=network)
     return changed
 
 

@@ -130,3 +130,17 @@ def test_a_profile_with_gaps_on_a_card_of_unknown_peak_stops_no_baseline():
     answer, others = run(fleet(domain("a", 2, accelerator=unknown), domain("b", 2)), asked)
     assert answer.best is not None
     assert others["best_single_domain"] is not None
+
+
+def test_as_many_gpus_in_one_domain_are_of_the_kind_that_does_best():
+    slow = domain("slow", 32, accelerator=card("slow", tflops=50.0))
+    fast = domain("fast", 16, accelerator=card("fast", tflops=400.0))
+    answer, others = run(fleet(slow, fast, gbps=400, ms=1), job(layers(30), batch=64))
+    ideal = others[ELSEWHERE]
+    assert {stage.accelerator for stage in ideal.report.stages} == {"fast"}
+    assert ideal.report.step_time_s <= answer.best.report.step_time_s
+
+
+def test_a_last_node_is_filled_up_for_as_many_gpus_in_one_domain():
+    answer, others = run(fleet(domain("a", 5, per_node=1), domain("b", 16)), job(layers(30), batch=64))
+    assert others[ELSEWHERE].report.num_devices <= -(-answer.best.report.num_devices // 8) * 8

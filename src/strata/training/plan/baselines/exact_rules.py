@@ -17,19 +17,22 @@ def single_domain(problem: Problem, context: Context) -> Evaluated | None:
 
 
 def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
-    """The same number of GPUs in one ideal domain: what crossing domains costs, with the GPU count taken out.
+    """As many GPUs in one ideal domain, of the kind that does best: what crossing domains and mixing kinds costs.
 
-    A cross-domain plan "wins" against a single domain mostly by having more GPUs; this comparison has as many, of
-    the largest domain's kind and behind its network. It is a bound to measure the gap by, not a place one can run.
+    A cross-domain plan "wins" against a single domain mostly by having more GPUs; this comparison has as many (a
+    last node is filled up), of one kind of the fleet and behind that kind's network. It measures the gap; it is no
+    place one can run, and no bound: on a fleet of several kinds a mixed plan may have more of what it needs.
     """
-    if not problem.fleet.domains:
-        return None
-    largest = max(problem.fleet.domains, key=lambda domain: domain.num_devices)
-    node = largest.devices_per_node
-    devices = max(node, context.num_devices // node * node)
-    merged = replace(largest, name="ideal", num_devices=devices)
-    alone = Problem(replace(problem.fleet, domains=(merged,), links={}), problem.job, ())
-    return exact(alone, context, (0,))
+    kinds = {}
+    for domain in sorted(problem.fleet.domains, key=lambda domain: -(domain.price_usd_per_device_hour or 0.0)):
+        node = domain.devices_per_node
+        devices = -(-context.num_devices // node) * node
+        kind = replace(domain, name="ideal", region="", num_devices=devices)
+        kinds[replace(kind, price_usd_per_device_hour=None)] = kind
+    alone = (
+        Problem(replace(problem.fleet, domains=(kind,), links={}), problem.job, ()) for kind in kinds.values()
+    )
+    return best([item for one in alone if (item := exact(one, context, (0,))) is not None])
 
 
 def home_domain(problem: Problem, context: Context) -> Evaluated | None:
