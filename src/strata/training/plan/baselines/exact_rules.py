@@ -29,10 +29,9 @@ def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
         devices = -(-context.num_devices // node) * node
         kind = replace(domain, name="ideal", region="", num_devices=devices)
         kinds[replace(kind, price_usd_per_device_hour=None)] = kind
-    alone = (
-        Problem(replace(problem.fleet, domains=(kind,), links={}), problem.job, ()) for kind in kinds.values()
-    )
-    return best([item for one in alone if (item := exact(one, context, (0,))) is not None])
+    fleets = [replace(problem.fleet, domains=(kind,), links={}) for kind in kinds.values()]
+    alone = (exact(Problem(fleet, problem.job, ()), context, (0,)) for fleet in fleets)
+    return best([item for item in alone if item is not None])
 
 
 def home_domain(problem: Problem, context: Context) -> Evaluated | None:
