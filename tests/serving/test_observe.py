@@ -18,13 +18,16 @@ from strata.serving.observe import ASSUMED_BANDWIDTH_BYTES_PER_S, layout_of, nod
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.request import RequestSignal
+from strata.simulate.analytic import StepModel
 from strata.simulate.inference.calibration import Calibration
 from strata.simulate.inference.memory import kv_tokens
 from strata.simulate.inference.roofline import Rates, decode_s, prefill_s
+from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
 from strata.workload.model import Experts
-from strata.workload.serving_job import Demand, Derating
-from tests.support.builders import GBPS, card, domain, fleet, link
+from strata.workload.precision import MEMORY_HEADROOM
+from strata.workload.serving_job import Demand, Derating, ServingJob
+from tests.support.builders import GBPS, card, domain, fleet, job, link
 from tests.support.inference_models import models, served, small, spec
 from tests.support.laws import examples
 
@@ -50,6 +53,31 @@ def test_devices_of_a_node_work_as_one() -> None:
     assert nodes[0].memory_bandwidth_bytes_per_s == 8 * 2e12
     assert nodes[0].trust is Trust.ANALYTIC
     assert nodes[2].compute_capability == 2 * 100e12
+
+
+def test_serving_leaves_as_much_memory_alone_as_training() -> None:
+    """Contexts and buffers of each device, and the headroom."""
+    place = domain("a", 8, accelerator=card(gib=80))
+    (node,) = nodes_of(fleet(place))
+
+    limit = StepModel(fleet(place), job()).memory_limit_bytes(place)
+
+    assert node.usable_bytes(MEMORY_HEADROOM) == pytest.approx(8 * (limit - FIXED_BYTES))
+
+
+def test_weights_in_fp8_are_read_and_multiplied_in_fp8_where_a_card_can() -> None:
+    whole = ServingJob("chat", LLAMA, DEMAND)
+    halved = whole.stored(weights="fp8")
+    with_fp8 = replace(card("new", tflops=100), fp8_flops=200e12)
+
+    def prompt_s(asked: ServingJob, accelerator: Accelerator) -> float:
+        nodes = nodes_of(fleet(domain("a", 1, accelerator=accelerator)))
+        pool = pool_of(nodes, asked.model, asked.demand)
+        assert pool.service is not None
+        return pool.service.prompt_s[0][-1]
+
+    assert prompt_s(halved, card(tflops=100)) == pytest.approx(prompt_s(whole, card(tflops=100)))
+    assert 0.5 < prompt_s(halved, with_fp8) / prompt_s(whole, with_fp8) < 0.55
 
 
 def test_hops_are_the_network_inside_a_domain_and_the_link_across() -> None:
@@ -260,7 +288,7 @@ def test_slots_are_what_kv_memory_holds_of_whole_requests() -> None:
 
     for server, one in zip(servers, (a, b), strict=True):
         tokens = kv_tokens(
-            LLAMA, one.memory_bytes, server.first, server.end, request_tokens=DEMAND.kv_tokens, headroom=0.08
+            LLAMA, one.usable_bytes(0.08), server.first, server.end, request_tokens=DEMAND.kv_tokens
         )
         assert (server.kv_tokens, server.slots) == (tokens, tokens // 1280)
 

@@ -14,11 +14,12 @@ from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES
 from strata.workload.model import ModelSpec
+from strata.workload.precision import ELEMENT_BYTES
 
 _SEQUENCE_LENGTH: Final = 4096
 """Shown where none is asked for; shorter where the model's positions end earlier."""
 
-_BF16, _FP32 = 2, 4
+_BF16, _FP32 = ELEMENT_BYTES["bf16"], ELEMENT_BYTES["fp32"]
 
 
 @click.command()

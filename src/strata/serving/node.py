@@ -14,8 +14,9 @@ from strata.serving.request import RequestSignal
 class Node:
     """A machine that can hold a range of layers; all devices of it work as one.
 
-    compute_capability: dense FP16 rate of all its devices together [FLOP/s]. num_devices: how many, which share
-    every layer; intra_bandwidth_bytes_per_s: of one to the others, one direction, intra_latency_s one-way.
+    compute_capability: dense FP16 rate of all its devices together [FLOP/s], fp8_capability the FP8 rate, 0 where
+    there is none. num_devices: how many, which share every layer; intra_bandwidth_bytes_per_s: of one to the
+    others, one direction, intra_latency_s one-way. fixed_bytes: of memory_bytes what contexts and buffers take.
     url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s];
     bandwidth_bytes_per_s: what a message to them sees. Neither need name all nodes (`observe.py`).
     model: of a whole pipeline behind one address (vLLM, SGLang) the name it serves; such a node is never cut.
@@ -39,9 +40,15 @@ class Node:
     decode_s: float = 0.0
     prefill_s_per_token: float = 0.0
     bandwidth_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    fp8_capability: float = 0.0
+    fixed_bytes: float = 0.0
     num_devices: int = 1
     intra_bandwidth_bytes_per_s: float = math.inf
     intra_latency_s: float = 0.0
+
+    def usable_bytes(self, headroom: float) -> float:
+        """Return what is there for weights and KV memory, with a share of all memory left free, as in training."""
+        return max(0.0, self.memory_bytes * (1 - headroom) - self.fixed_bytes)
 
     def get_current_load(self) -> float:
         """Return the busier of slots and KV memory, 0 to 1; 1 for a node that serves nothing."""

@@ -23,6 +23,7 @@ from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
+from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand, Derating
 
@@ -54,6 +55,8 @@ def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
                 name,
                 devices * (card.fp16_flops or 0.0),
                 memory_bytes=devices * card.memory_bytes,
+                fixed_bytes=devices * FIXED_BYTES,
+                fp8_capability=devices * (card.fp8_flops or 0.0),
                 memory_bandwidth_bytes_per_s=devices * (card.memory_bandwidth_bytes_per_s or 0.0),
                 region=domain.region or domain.name,
                 hop_s=latency_s,
@@ -91,8 +94,8 @@ def pool_of(
     decode, prefill = _roofline(nodes, model, demand, derating)
     steps = _calibrated(decode.at(demand.batch, demand.context), nodes, decode, "decode", calibration)
     prompts = _calibrated(prefill.at(demand.prompt_tokens, 0.0), nodes, prefill, "prefill", calibration)
-    memory = np.array([node.memory_bytes for node in nodes], dtype=float)
-    most = room(model, memory, batch=demand.batch, tokens=demand.kv_tokens, headroom=derating.memory_headroom)
+    usable = np.array([node.usable_bytes(derating.memory_headroom) for node in nodes], dtype=float)
+    most = room(model, usable, batch=demand.batch, tokens=demand.kv_tokens)
     rooms = np.stack(most, axis=1)
     pool_nodes = [
         PoolNode(node.node_id, tuple(prefix), head_s, _capacity(node, layers, model))
@@ -142,11 +145,10 @@ def layout_of(
             prompts = calibration.fit(node.node_id, "prefill", prompts).terms
         tokens = kv_tokens(
             model,
-            node.memory_bytes,
+            node.usable_bytes(derating.memory_headroom),
             stage.first,
             stage.end,
             request_tokens=max(demand.kv_tokens, 1),
-            headroom=derating.memory_headroom,
         )
         if node.model:
             tokens = node.kv_tokens or tokens or (node.slots or demand.batch) * demand.kv_tokens
@@ -195,9 +197,14 @@ def _roofline(nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating:
     """Return the terms of a decode step and of a prompt, before anything is measured."""
     flops = np.array([node.compute_capability for node in nodes], dtype=float)
     bandwidth = np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float)
+    speedup = np.ones(len(nodes))
+    if model.weights == "fp8":
+        fp8 = np.array([node.fp8_capability for node in nodes], dtype=float)
+        np.divide(fp8, flops, out=speedup, where=(fp8 > 0) & (flops > 0))
     rates = Rates(
         flops * derating.flops_efficiency,
         bandwidth * derating.bandwidth_efficiency,
+        speedup,
         ranks=np.array([node.num_devices for node in nodes], dtype=int),
         intra_bandwidth_bytes_per_s=np.array([node.intra_bandwidth_bytes_per_s for node in nodes]),
         intra_latency_s=np.array([node.intra_latency_s for node in nodes]),

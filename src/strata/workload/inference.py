@@ -15,6 +15,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.decision import UNHASHED
 from strata.workload.model import ModelSpec
+from strata.workload.precision import ELEMENT_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class ModelInfo:
     and looks at, infinite for all.
     flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
     one cached token; prefill_flops_per_token_per_context: to one token of the same prompt.
+    weights: the precision in which the layers' weights are stored.
     embedding_bytes, head_bytes: what the node of the first and of the last layer stores besides; tied_bytes: what
     one node with both stores only once. hidden_bytes: of one token between two layers.
     """
@@ -55,11 +57,16 @@ class ModelInfo:
     experts_per_token: int = 0
     context_limit: int = field(default=0, metadata={UNHASHED: True})
     windows: Floats = field(default_factory=lambda: np.array(np.inf))
+    weights: str = field(default="bf16", metadata={UNHASHED: True})
     notes: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, *, weight_bytes_per_param: float = 2.0, kv_element_bytes: float = 2.0
+        cls,
+        spec: ModelSpec,
+        *,
+        weight_bytes_per_param: float = ELEMENT_BYTES["bf16"],
+        kv_element_bytes: float = ELEMENT_BYTES["bf16"],
     ) -> ModelInfo:
         """Return a model stored at so many bytes a parameter; hidden states are passed on in 16 bits."""
         kinds, params, width = spec.kinds[1:-1], spec.params_per_layer, weight_bytes_per_param
@@ -82,7 +89,7 @@ class ModelInfo:
             head_bytes=(params[-1] + table) * width,
             tied_bytes=table * width,
             head_flops_per_token=spec.token_flops("head"),
-            hidden_bytes=spec.hidden_size * 2.0,
+            hidden_bytes=spec.hidden_size * ELEMENT_BYTES["bf16"],
             num_experts=spec.experts.num_experts if spec.experts else 0,
             experts_per_token=spec.experts.experts_per_token if spec.experts else 0,
             context_limit=spec.context_limit or 0,

@@ -9,6 +9,7 @@ from typing import Final
 from strata.workload.layers import LayerTable
 from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
+from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 from strata.workload.profile import LayerProfile
 
 
@@ -37,7 +38,10 @@ class Schedule(StrEnum):
     INTERLEAVED = "interleaved"
 
 
-PRECISION_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
+PRECISION_BYTES: Final = {
+    precision: ELEMENT_BYTES[stored]
+    for precision, stored in {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}.items()
+}
 """Bytes of a stored element. `fp8` multiplies the matrices of the blocks in 8 bit and keeps the rest in bf16:
 weights, gradients, activations, attention, embedding and head (Micikevicius et al. 2022, arXiv 2209.05433; what
 Transformer Engine does with a bf16 model)."""
@@ -53,7 +57,7 @@ class Limits:
     cost_usd_per_step: float | None = None
     tokens_per_s: float | None = None
     domains: frozenset[str] | None = None
-    memory_headroom: float = 0.08
+    memory_headroom: float = MEMORY_HEADROOM
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from strata.workload.huggingface import model
 from strata.workload.job import PRECISION_BYTES, Limits, Objective, Recompute, Schedule, TrainingJob
 from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
+from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.profile import LayerProfile, load_profile
 
 DEFAULT_LOCAL_STEPS: Final = (8, 32, 128)
@@ -151,7 +152,7 @@ class LimitsEntry(FileModel):
     cost: Annotated[Usd, Field(gt=0)] | None = None
     tokens_per_s: Annotated[Tokens, Field(gt=0)] | None = None
     domains: Annotated[list[Name], Field(min_length=1)] | None = None
-    memory_headroom: Annotated[Share, Field(ge=0, lt=1)] = 0.08
+    memory_headroom: Annotated[Share, Field(ge=0, lt=1)] = MEMORY_HEADROOM
 
 
 class TrainingJobFile(FileModel):

@@ -8,9 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from strata.decision import UNHASHED
 from strata.workload.inference import ModelInfo
-
-MEMORY_HEADROOM: Final = 0.08
-"""Share of a node's memory left free: context, buffers, fragmentation; as in training jobs. Assumed."""
+from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 
 FLOPS_EFFICIENCY: Final = 0.5
 """Share of the dense peak that prefill reaches. Assumed; measurements replace it (`simulate/inference`)."""
@@ -20,11 +18,6 @@ BANDWIDTH_EFFICIENCY: Final = 0.7
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
 Kv = Literal["bf16", "fp8"]
-
-WEIGHT_BYTES: Final[dict[Weights, float]] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes of a parameter in a block; int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
-
-KV_BYTES: Final[dict[Kv, float]] = {"bf16": 2.0, "fp8": 1.0}
 
 
 class Derating(NamedTuple):
@@ -95,14 +88,16 @@ class ServingJob:
     def stored(self, *, weights: Weights | None = None, kv: Kv | None = None) -> ServingJob:
         """Return the job with its blocks' weights or its KV cache in other precisions.
 
-        Embedding and head stay as they are: quantised checkpoints keep them in 16 bits.
+        Embedding and head stay as they are: quantised checkpoints keep them in 16 bits. FP8 weights are multiplied
+        in FP8 where a node can, other weights as 16-bit numbers.
         """
         weights, kv = weights or self.weights, kv or self.kv
-        weight_ratio = WEIGHT_BYTES[weights] / WEIGHT_BYTES[self.weights]
+        weight_ratio = ELEMENT_BYTES[weights] / ELEMENT_BYTES[self.weights]
         model = replace(
             self.model,
             weight_bytes=self.model.weight_bytes * weight_ratio,
             routed_bytes=self.model.routed_bytes * weight_ratio,
-            kv_bytes_per_token=self.model.kv_bytes_per_token * (KV_BYTES[kv] / KV_BYTES[self.kv]),
+            kv_bytes_per_token=self.model.kv_bytes_per_token * (ELEMENT_BYTES[kv] / ELEMENT_BYTES[self.kv]),
+            weights=weights,
         )
         return replace(self, model=model, weights=weights, kv=kv)

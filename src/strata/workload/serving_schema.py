@@ -17,11 +17,11 @@ from strata.errors import BadFile, Fault
 from strata.files import Document, FileModel, Seconds, file_or_bundled, read_document
 from strata.workload.inference import ModelInfo
 from strata.workload.model import ModelSpec
+from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.schema import Name, Share, Whole, model_at
 from strata.workload.serving_job import (
     BANDWIDTH_EFFICIENCY,
     FLOPS_EFFICIENCY,
-    MEMORY_HEADROOM,
     Demand,
     Kv,
     ServingJob,

@@ -12,8 +12,10 @@ from strata.serving.observe import nodes_of, pool_of
 from strata.serving.planning.allocation import score
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.planner import plan_serving
+from strata.simulate.memory import FIXED_BYTES
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
+from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.serving_job import Demand, ServingJob
 from tests.support.builders import card, domain, fleet
 
@@ -26,8 +28,9 @@ def job(*, batch=4, prompt=512, output=128, **more):
 
 
 def nodes(name, count, *, gib, tflops=100.0):
-    """A domain of `count` nodes of one card each."""
-    return domain(name, count, per_node=1, accelerator=card(f"{name}-card", gib=gib, tflops=tflops))
+    """A domain of `count` nodes of one card each, with so much memory beside the fixed part and its headroom."""
+    whole = gib + FIXED_BYTES / 2**30 / (1 - MEMORY_HEADROOM)
+    return domain(name, count, per_node=1, accelerator=card(f"{name}-card", gib=whole, tflops=tflops))
 
 
 def plan(hardware, asked=None, **more):

@@ -13,21 +13,21 @@ from tests.support.inference_models import models, served, small
 def test_an_80_gb_card_with_llama_caches_what_is_left_of_it() -> None:
     left = 80e9 * 0.92 - 16.06e9
 
-    assert kv_tokens(served("llama-3.1-8b"), 80e9, 0, 32, request_tokens=1024, headroom=0.08) == pytest.approx(
+    assert kv_tokens(served("llama-3.1-8b"), 0.92 * 80e9, 0, 32, request_tokens=1024) == pytest.approx(
         left / 131_072, rel=1e-3
     )
 
 
 def test_nothing_is_cached_where_the_weights_do_not_fit() -> None:
-    assert kv_tokens(served("llama-3.1-70b"), 80e9, 0, 80, request_tokens=1024, headroom=0.08) == 0
+    assert kv_tokens(served("llama-3.1-70b"), 80e9, 0, 80, request_tokens=1024) == 0
 
 
 def test_fewer_layers_leave_room_for_more_tokens() -> None:
     info = served("llama-3.1-70b")
 
     assert (
-        kv_tokens(info, 80e9, 30, 40, request_tokens=1024, headroom=0.08)
-        > 2 * kv_tokens(info, 80e9, 30, 50, request_tokens=1024, headroom=0.08)
+        kv_tokens(info, 80e9, 30, 40, request_tokens=1024)
+        > 2 * kv_tokens(info, 80e9, 30, 50, request_tokens=1024)
         > 0
     )
 
@@ -36,7 +36,7 @@ def test_a_node_alone_keeps_embedding_and_head() -> None:
     info = small(10)
     layer, head = info.weight_bytes[0], info.head_bytes
 
-    found = room(info, np.array([10 * layer + info.embedding_bytes]), batch=1, tokens=0, headroom=0.0)
+    found = room(info, np.array([10 * layer + info.embedding_bytes]), batch=1, tokens=0)
 
     assert (found.first[0], found.middle[0]) == (10, 10)
     assert found.only[0] == 10 - np.ceil(head / layer)
@@ -46,12 +46,12 @@ def test_a_node_alone_keeps_embedding_and_head() -> None:
 def test_room_is_the_most_that_fits_beside_the_kv_memory(
     info: ModelInfo, memory: float, batch: int, tokens: int
 ) -> None:
-    found, L = room(info, np.array([memory]), batch=batch, tokens=tokens, headroom=0.1), info.num_layers
+    found, L = room(info, np.array([memory]), batch=batch, tokens=tokens), info.num_layers
 
     def fits(first: int, end: int, ends_bytes: float) -> bool:
         cached = np.minimum(tokens, info.windows) * info.kv_bytes_per_token
         need = info.weight_bytes[first:end].sum() + batch * cached[first:end].sum() + ends_bytes
-        return bool(need <= memory * 0.9 * (1 + 1e-9))
+        return bool(need <= memory * (1 + 1e-9))
 
     def most(fitting: list[bool]) -> int:
         return fitting.index(False) if False in fitting else L
@@ -67,10 +67,10 @@ def test_room_is_the_most_that_fits_beside_the_kv_memory(
 def test_what_room_allows_leaves_the_tokens_it_was_asked_for(
     info: ModelInfo, memory: float, batch: int, tokens: int
 ) -> None:
-    layers = int(room(info, np.array([memory]), batch=batch, tokens=tokens, headroom=0.0).first[0])
+    layers = int(room(info, np.array([memory]), batch=batch, tokens=tokens).first[0])
 
     def left(end: int) -> int:
-        return kv_tokens(info, memory, 0, end, request_tokens=tokens, headroom=0.0)
+        return kv_tokens(info, memory, 0, end, request_tokens=tokens)
 
     if 0 < layers < info.num_layers:
         assert left(layers) >= batch * tokens
@@ -82,7 +82,7 @@ def test_a_window_leaves_room_for_more_long_requests() -> None:
     every, sliding = small(8), small(8, windows=(0, 512) * 4)
 
     def requests(info: ModelInfo, tokens: int) -> float:
-        return kv_tokens(info, 8e9, 0, 8, request_tokens=tokens, headroom=0.0) / tokens
+        return kv_tokens(info, 8e9, 0, 8, request_tokens=tokens) / tokens
 
     assert requests(sliding, 512) == requests(every, 512)
     assert requests(sliding, 5120) == pytest.approx(requests(every, 5120) * 10 / 5.5, rel=1e-3)
@@ -94,7 +94,7 @@ def test_slots_of_the_expected_requests_hold_any_that_are_no_longer(
 ) -> None:
     """As many sequences as slots, booked with no more tokens than there are, never need more than the memory."""
     memory, L = 4e9, info.num_layers
-    tokens = kv_tokens(info, memory, 0, L, request_tokens=planned, headroom=0.0)
+    tokens = kv_tokens(info, memory, 0, L, request_tokens=planned)
     sequences = min(tokens // planned, tokens // came)
     free = memory - info.weight_bytes.sum() - info.ends_bytes(0, L)
 
@@ -102,6 +102,6 @@ def test_slots_of_the_expected_requests_hold_any_that_are_no_longer(
 
 
 def test_no_memory_holds_nothing() -> None:
-    found = room(small(4), np.array([0.0]), batch=1, tokens=1, headroom=0.08)
+    found = room(small(4), np.array([0.0]), batch=1, tokens=1)
 
     assert [int(most[0]) for most in found] == [0, 0, 0, 0]

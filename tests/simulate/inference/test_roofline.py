@@ -26,6 +26,7 @@ rates = st.builds(
     Rates,
     st.floats(1e10, 1e15),
     st.floats(1e9, 1e13),
+    matrix_speedup=st.floats(1, 4),
     ranks=st.sampled_from([1, 2, 3, 8]),
     intra_bandwidth_bytes_per_s=st.floats(1e9, 1e12),
     intra_latency_s=st.floats(0, 1e-4),
@@ -85,6 +86,18 @@ def test_a_prompt_looks_back_at_the_window_only() -> None:
         places = context + np.arange(tokens) + 0.5
         by_token = [places.mean(), np.minimum(places, 128).mean()]
         assert info.attended(tokens, context) == pytest.approx(by_token, rel=1e-2)
+
+
+def test_matrices_multiply_faster_and_attention_does_not() -> None:
+    info, context = served("llama-3.1-8b"), 8192.0
+
+    rate = A100._replace(bytes_per_s=np.inf)
+    plain, faster = (
+        prefill_s(info, rate._replace(matrix_speedup=factor), tokens=1, context=context) for factor in (1.0, 2.0)
+    )
+
+    assert (plain - faster)[:-1] * 312e12 == pytest.approx(info.flops_per_token / 2)
+    assert plain[-1] == faster[-1]
 
 
 def test_a_window_bounds_what_decoding_reads() -> None:

@@ -14,7 +14,8 @@ from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
 from strata.serving.planning.pool import components, why_not_held
 from strata.units import show_bytes
-from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
+from strata.workload.precision import ELEMENT_BYTES
+from strata.workload.serving_job import Demand, ServingJob, Weights
 
 MOST_NODES: Final = 4096
 """Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""
@@ -25,8 +26,9 @@ def smallest(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
 
     Weights and KV cache in fewer bits, fewer tokens a request, fewer sequences a step, more of the largest nodes.
     """
-    for weights in ("fp8", "int4"):
-        if WEIGHT_BYTES[weights] < WEIGHT_BYTES[job.weights] and _fits(fleet, job.stored(weights=weights)):
+    lighter: tuple[Weights, ...] = ("fp8", "int4")
+    for weights in lighter:
+        if ELEMENT_BYTES[weights] < ELEMENT_BYTES[job.weights] and _fits(fleet, job.stored(weights=weights)):
             yield Reason("fits-with-precision", data={"what": "weights", "precision": weights})
             break
     if job.kv == "bf16" and _fits(fleet, job.stored(kv="fp8")):

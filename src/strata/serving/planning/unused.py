@@ -61,7 +61,7 @@ def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
     need = job.model.weight_bytes + demand.batch * job.model.kv_bytes(demand.kv_tokens)
     data = {
         "need": show_bytes(float(need.min()) / devices),
-        "have": show_bytes(node.memory_bytes * (1 - job.memory_headroom) / devices),
+        "have": show_bytes(node.usable_bytes(job.memory_headroom) / devices),
     }
     return Reason("memory-exceeded", data=data)
 

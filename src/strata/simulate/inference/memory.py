@@ -1,7 +1,7 @@
 """What a node's memory holds: layers, the embedding or the head beside them, and KV memory for the rest.
 
-Layers and KV memory are weighed together: tokens = (memory (1 - headroom) - weights - ends) / KV bytes a token,
-those of a request of the expected length: a layer with a sliding window keeps no more than the window of each.
+Layers and KV memory are weighed together: tokens = (usable - weights - ends) / KV bytes a token, those of a
+request of the expected length: a layer with a sliding window keeps no more than the window of each.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ class Room(NamedTuple):
     only: Ints
 
 
-def kv_tokens(
-    model: ModelInfo, memory_bytes: float, first: int, end: int, *, request_tokens: float, headroom: float
-) -> int:
+def kv_tokens(model: ModelInfo, usable_bytes: float, first: int, end: int, *, request_tokens: float) -> int:
     """Return the tokens a node caches for its layers [first, end); 0 where not even the weights fit.
 
     They are of requests of so many tokens each: as many of these fit as the quotient says, whatever windows there
@@ -34,12 +32,12 @@ def kv_tokens(
     the same number of requests, which is what slots bound.
     """
     weights = float(model.weight_bytes_before[end] - model.weight_bytes_before[first])
-    free = memory_bytes * (1 - headroom) - weights - model.ends_bytes(first, end)
+    free = usable_bytes - weights - model.ends_bytes(first, end)
     per_token = float(model.kv_bytes(request_tokens)[first:end].sum()) / request_tokens
     return max(0, math.floor(free / per_token + 1e-9))
 
 
-def room(model: ModelInfo, memory_bytes: Floats, *, batch: float, tokens: float, headroom: float) -> Room:
+def room(model: ModelInfo, usable_bytes: Floats, *, batch: float, tokens: float) -> Room:
     """Return how many layers fit beside the KV memory of a batch of sequences of so many tokens each.
 
     A first stage takes layers from the front and a last one from the back. Between, any layers must fit: the
@@ -50,13 +48,12 @@ def room(model: ModelInfo, memory_bytes: Floats, *, batch: float, tokens: float,
     after = np.concatenate([[0.0], np.cumsum(need[::-1])])
     counts = range(1, model.num_layers + 1)
     widest = np.array([0.0, *(float((before[k:] - before[:-k]).max()) for k in counts)])
-    usable = memory_bytes * (1 - headroom)
     both = model.ends_bytes(0, model.num_layers)
     return Room(
-        first=_most(before, usable - model.embedding_bytes),
-        middle=_most(widest, usable),
-        last=_most(after, usable - model.head_bytes),
-        only=_most(before, usable - both),
+        first=_most(before, usable_bytes - model.embedding_bytes),
+        middle=_most(widest, usable_bytes),
+        last=_most(after, usable_bytes - model.head_bytes),
+        only=_most(before, usable_bytes - both),
     )
 
 

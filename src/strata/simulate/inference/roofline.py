@@ -27,13 +27,15 @@ from strata.workload.inference import ModelInfo
 class Rates(NamedTuple):
     """What nodes reach, shares of their peaks: FLOP/s and memory bytes/s, one number or many [...].
 
-    A rate of 0 is one that is not known: that side of the roof is then left out. ranks: devices of each node that
-    share every layer; intra_bandwidth_bytes_per_s: of one of them to the others, one direction, intra_latency_s
-    one-way.
+    A rate of 0 is one that is not known: that side of the roof is then left out. matrix_speedup: how many times
+    faster the layers' own matrices multiply (in FP8), attention and head not among them. ranks: devices of each
+    node that share every layer; intra_bandwidth_bytes_per_s: of one of them to the others, one direction,
+    intra_latency_s one-way.
     """
 
     flops_per_s: float | Floats
     bytes_per_s: float | Floats
+    matrix_speedup: float | Floats = 1.0
     ranks: int | Ints = 1
     intra_bandwidth_bytes_per_s: float | Floats = np.inf
     intra_latency_s: float | Floats = 0.0
@@ -66,7 +68,7 @@ def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) ->
     """Return the seconds of one decode step of `batch` sequences with `context` cached tokens each."""
     kv_bytes = batch * model.kv_bytes(context)
     seen = np.minimum(context, model.windows)
-    flops = batch * (model.flops_per_token + seen * model.flops_per_token_per_context)
+    flops = batch * model.flops_per_token, batch * seen * model.flops_per_token_per_context
     head = batch * model.head_flops_per_token, model.head_bytes
     parts_s = _parts(rates, flops, model.read_bytes(batch) + kv_bytes, head)
     return parts_s + _reductions_s(model, rates, batch, batch)
@@ -76,7 +78,7 @@ def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float =
     """Return the seconds of reading `tokens` of a prompt after `context` cached ones; the head takes one token."""
     seen = model.attended(tokens, context)
     kv_bytes = model.kv_bytes(context) + tokens * model.kv_bytes_per_token
-    flops = tokens * (model.flops_per_token + seen * model.prefill_flops_per_token_per_context)
+    flops = tokens * model.flops_per_token, tokens * seen * model.prefill_flops_per_token_per_context
     head = model.head_flops_per_token, model.head_bytes
     parts_s = _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)
     return parts_s + _reductions_s(model, rates, tokens, 1)
@@ -94,8 +96,12 @@ def prefill_terms(model: ModelInfo, rates: Rates, *, tokens: float) -> Terms:
     return _terms(lambda units, cached: prefill_s(model, rates, tokens=units, context=cached), tokens, tokens)
 
 
-def _parts(rates: Rates, flops: Floats, read_bytes: Floats, head: tuple[float, float]) -> Floats:
-    computing_s = _over(np.append(flops, head[0]), rates.flops_per_s)
+def _parts(rates: Rates, flops: tuple[Floats, Floats], read_bytes: Floats, head: tuple[float, float]) -> Floats:
+    """Return the slower side of the roof of each part; flops: of the layers' matrices and of their attention."""
+    faster = np.asarray(rates.matrix_speedup, dtype=float)[..., np.newaxis]
+    layers = flops[0] / faster + flops[1]
+    whole = np.concatenate([layers, np.full((*layers.shape[:-1], 1), head[0])], axis=-1)
+    computing_s = _over(whole, rates.flops_per_s)
     reading_s = _over(np.append(read_bytes, head[1]), rates.bytes_per_s)
     return np.asarray(np.maximum(computing_s, reading_s))
 

@@ -1,0 +1,11 @@
+"""Bytes of a stored number, and the share of memory left free: the same for training and serving."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ELEMENT_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
+"""int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
+
+MEMORY_HEADROOM: Final = 0.08
+"""Share of a device's memory left free: fragmentation, and what no formula counts. Assumed."""
