@@ -68,6 +68,27 @@ def test_the_table_fits_a_terminal_and_names_what_was_given(tmp_path: Path) -> N
     assert row.startswith("c p")
 
 
+def test_peers_are_shown_in_time_and_in_money(tmp_path: Path) -> None:
+    peers = {"SAILOR": {"iteration_s": 2.0, "cost_usd": 0.5}, "AMP": {"iteration_s": 3.0}}
+    point = {"id": "p", "gpus_per_zone": {"r-a": {"gpu": 2}}, "results": peers}
+    path = small_cases(tmp_path, [point])
+    data = json.loads(path.read_text())
+    data["gpus"]["gpu"]["price_usd_per_hour"] = 3.6
+    path.write_text(json.dumps(data))
+    (answer,) = json.loads(CliRunner().invoke(cli, ["bench", "training", str(path), "-o", "json"]).output)[
+        "points"
+    ]
+    assert answer["peers"] == peers
+    result = CliRunner().invoke(cli, ["bench", "training", str(path)])
+    header, row = result.output.splitlines()[-2:]
+    assert header.split() == ["time", "and", "money", "ours", "s", "USD", "Sailor", "s", "USD", "time", "money"]
+    seconds, usd = answer["iteration_s"], answer["cost_usd"]
+    assert row.split()[2:] == [
+        f"{seconds:.4g}", f"{usd:.4g}", "2", "0.5", f"{seconds / 2:.3f}", f"{usd / 0.5:.3f}",
+    ]  # fmt: skip
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
 def test_a_bad_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cases.json"
     path.write_text("{}")

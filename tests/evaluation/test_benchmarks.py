@@ -50,3 +50,24 @@ def test_the_smallest_form_of_a_program_prints_json(
     monkeypatch.setattr(sys, "argv", [name, *options])
     _loaded(program, monkeypatch).main()
     assert key in json.loads(capsys.readouterr().out)
+
+
+def test_the_memory_of_megatron_is_taken_from_the_users_own_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = (program for program in PROGRAMS if program.stem == "megatron_memory")
+    main = _loaded(program, monkeypatch).main
+    with pytest.raises(SystemExit, match=r"usage\.py: no such file"):
+        main(str(tmp_path))
+    folder = tmp_path / "megatron" / "training"
+    folder.mkdir(parents=True)
+    (folder / "theoretical_memory_usage.py").write_text(
+        "from .utils import is_hybrid_model, print_rank_0\n"
+        "def compute_weight_and_optimizer_memory(args): return 18e9 * args.pipeline_model_parallel_size\n"
+        "def compute_activation_memory(args, num_microbatches): return 1e9 * num_microbatches\n"
+    )
+    main(str(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 5 * 4
+    # GPT-NeoX on two stages without ZeRO, 18 bytes a parameter; 8 microbatches.
+    assert [line.split()[-2] for line in lines[2:5]] == ["2.000", "36.000", "8.000"]

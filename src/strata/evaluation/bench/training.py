@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def _planned(file: CaseFile, case: TrainingCase, point: CasePoint, reading_s: fl
         "gpus_used": score.gpus_used if score else 0,
         "evaluations": result.num_evaluated,
         "lower_bound": result.bound,
+        "peers": {name: dict(figures) for name, figures in point.peers.items()},
     }
     if result.reason:
         data["reason"] = result.reason
@@ -72,9 +74,23 @@ def show(plans: list[dict[str, Any]], points: list[tuple[TrainingCase, CasePoint
         )
     headers = ("point", "in", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
     yield rows(headers, body, right=range(2, len(headers)))
+    if beside := list(_time_and_money(plans)):
+        yield ""
+        columns = ("time and money", "ours s", "USD", "Sailor s", "USD", "time", "money")
+        yield rows(columns, beside, right=range(1, len(columns)))
     for plan in plans:
         if "reason" in plan:
             yield Line(f"{plan['case']} {plan['point']}: {plan['reason']}", style="yellow")
+
+
+def _time_and_money(plans: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield ours beside Sailor's where both of its figures are known; a ratio below 1 is in our favour."""
+    for plan in plans:
+        ours, sailor = (plan["iteration_s"], plan["cost_usd"]), plan["peers"].get("SAILOR", {})
+        theirs = sailor.get("iteration_s"), sailor.get("cost_usd")
+        if ours[0] is not None and None not in theirs:
+            ratios = (_ratio(own, other) for own, other in zip(ours, theirs, strict=True))
+            yield f"{plan['case']} {plan['point']}", *map(_figure, ours), *map(_figure, theirs), *ratios
 
 
 def _figure(value: float | None) -> str:
