@@ -33,7 +33,7 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
         yield f"no plan fits {data['name']} on {data['fleet']['name']}"
         yield from _reasons(data["reasons"])
         return
-    yield from _plans(data["plans"], data.get("given"))
+    yield from _plans(data["plans"], data.get("knee"), data.get("given"))
     yield from _proof(data)
     yield from show_assumed(data.get("assumed", ()))
     if data["baselines"]:
@@ -54,8 +54,12 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
         yield from _next(data["inputs"], saved)
 
 
-def _plans(plans: list[dict[str, Any]], given: dict[str, Any] | None) -> Shown:
-    body = [_row(("✔ " if plan["rank"] == 1 else "  ") + str(plan["rank"]), plan) for plan in plans]
+def _plans(plans: list[dict[str, Any]], knee: dict[str, Any] | None, given: dict[str, Any] | None) -> Shown:
+    at = knee["plan"]["rank"] if knee and knee["plan"]["rank"] > 1 else 0
+    body = [_row(f"{'✔' if rank == 1 else '$' if rank == at else ' '} {rank}", plan)
+            for rank, plan in ((plan["rank"], plan) for plan in plans)]  # fmt: skip
+    if knee and at > len(plans):
+        body.append(_row("$", knee["plan"]))
     if given and given["plan"]:
         body.append(_row("given", given["plan"]))
     yield rows(["  #", *_COLUMNS], body, right=range(2, 8))
@@ -63,7 +67,11 @@ def _plans(plans: list[dict[str, Any]], given: dict[str, Any] | None) -> Shown:
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
     mfu = "" if best.get("mfu") is None else f" · MFU {best['mfu']:.0%}"
     yield f"  plan 1: {spent}{mfu} · trust: {best['trust']}"
-    yield from show_legend(plans)
+    if knee:
+        yield _money(knee)
+    yield from show_legend(
+        [*plans, *([knee["plan"]] if knee else []), *([given["plan"]] if given and given["plan"] else [])]
+    )
 
 
 _COLUMNS: Final = ("plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step")
@@ -80,6 +88,13 @@ def _row(mark: str, plan: dict[str, Any]) -> list[str]:
         "-" if plan["cost_usd_per_mtoken"] is None else show_usd(plan["cost_usd_per_mtoken"]),
         show_bytes(plan["wan_bytes_per_step"]) if plan["wan_bytes_per_step"] else "0",
     ]
+
+
+def _money(knee: dict[str, Any]) -> str:
+    if knee["plan"]["rank"] == 1:
+        return "  plan 1 is also the cheapest within 10 % of its time"
+    ratios = f"{knee['cost_ratio']:.2f}x money, {knee['step_time_ratio']:.2f}x time"
+    return f"  $: cheapest plan within 10 % of the best time ({ratios})"
 
 
 def _inner(plan: dict[str, Any]) -> str:

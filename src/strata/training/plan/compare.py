@@ -19,6 +19,7 @@ from strata.training.plan.baselines import BASELINES, absent
 from strata.training.plan.baselines.context import Context, Unfinished
 from strata.training.plan.exact.pareto import front
 from strata.training.plan.given import evaluate_given, read_given
+from strata.training.plan.knee import knee
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import BaselineResult, TrainingPlanReport
 from strata.training.plan.request import requested_job
@@ -84,6 +85,10 @@ def _compared(
             )  # fmt: skip
     if report.search.interrupted:
         return replace(report, interrupted=True)
+    if request.planner == "exact":
+        # No longer than the search itself took.
+        until = min(deadline, clock() + report.decision.elapsed_s)
+        report = replace(report, knee=knee(report, clock=clock, deadline=until))
     if request.baselines and report.best is not None:
         report = _with_baselines(report, request.seed, clock, deadline, progress)
     if request.pareto and not report.interrupted:

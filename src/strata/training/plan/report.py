@@ -15,7 +15,7 @@ from strata.training.plan import explain
 from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
-from strata.training.plan.objective import Scales
+from strata.training.plan.objective import Scales, money
 from strata.training.plan.schema import InputDigests, PlannedFleet, PlannedJob, PlanRequest
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
@@ -35,6 +35,7 @@ class TrainingPlanReport:
 
     policy: where a learned policy chose, which one and its explanation (stable JSON). front: the Pareto front
     where it was asked for, and whether it is complete. given: the user's own plan beside the best (stable JSON).
+    knee: the cheapest plan that is nearly as fast as the best.
     """
 
     problem: Problem
@@ -49,6 +50,7 @@ class TrainingPlanReport:
     front_complete: bool = True
     interrupted: bool = False
     given: Mapping[str, Any] | None = None
+    knee: Evaluated | None = None
 
     @property
     def best(self) -> Evaluated | None:
@@ -101,9 +103,20 @@ class TrainingPlanReport:
             data["policy"] = dict(self.policy)
         if self.front is not None:
             data["front"] = [self._ranked(rank, item) for rank, item in enumerate(self.front, 1)]
+        if self.knee is not None:
+            data["knee"] = self._knee(self.knee)
         if self.given is not None:
             data["given"] = dict(self.given)
         return data
+
+    def _knee(self, knee: Evaluated) -> dict[str, Any]:
+        assert self.best is not None, "the knee is cheaper than some plan"
+        rank = next((n for n, item in enumerate(self.plans, 1) if item.plan == knee.plan), len(self.plans) + 1)
+        return {
+            "step_time_ratio": knee.report.step_time_s / self.best.report.step_time_s,
+            "cost_ratio": money(knee.report) / (money(self.best.report) or 1.0),
+            "plan": self._ranked(rank, knee),
+        }
 
     def _assumed(self) -> list[dict[str, Any]]:
         best = self.best

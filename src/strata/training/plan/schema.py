@@ -369,6 +369,14 @@ class AssumedEntry(FileModel):
     measure: str
 
 
+class KneeEntry(FileModel):
+    """The cheapest plan within 10 % of the best time: its time and money over those of the best plan."""
+
+    step_time_ratio: Positive
+    cost_ratio: Amount
+    plan: RankedPlanEntry
+
+
 class GivenPlanEntry(FileModel):
     """The user's own plan: what is wrong with it, its step time over that of the best plan and of the bound."""
 
@@ -408,4 +416,5 @@ class TrainingPlanFile(FileModel):
     digests: InputDigests
     policy: PolicyEntry | None = None
     front: list[RankedPlanEntry] | None = None
+    knee: KneeEntry | None = None
     given: GivenPlanEntry | None = None
