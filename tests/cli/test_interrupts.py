@@ -54,7 +54,8 @@ def test_an_interrupted_plan_is_the_best_so_far_and_nothing_is_searched_after_it
 
 
 @pytest.mark.parametrize(
-    ("nth", "jobs"), [(1, 1), pytest.param(9, 2, marks=pytest.mark.long("a whole plan on a fleet of a real size"))]
+    ("nth", "jobs"),
+    [(2, 1), pytest.param(11, 2, marks=pytest.mark.long("a whole plan on a fleet of a real size"))],
 )
 def test_an_interrupted_demo_shows_the_jobs_until_then(interrupt_search, tmp_path, capsys, nth, jobs):
     started = interrupt_search(nth)

@@ -200,10 +200,13 @@ def test_a_limit_nothing_meets_is_named_with_what_could_be_met(
         assert reason["data"]["value"].startswith(f"${best['cost_usd_per_step']:.3g}")
 
 
-def test_no_time_at_all_exits_6(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, message = refused(capsys, *files, "--time-limit", "0")
+def test_no_time_at_all_exits_6_unless_one_domain_holds_the_job(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, message = refused(capsys, files[0], "llama-3.1-70b", "--time-limit", "0")
     assert code == 6
     assert "try: --time-limit" in message
+    assert planned(capsys, *files, "--time-limit", "0")[1]["plans"][0]["kind"] == "single"
     assert refused(capsys, *files, "--time-limit", "-1s")[0] == 2
     assert refused(capsys, *files, "--time-limit", "soon")[0] == 2
 

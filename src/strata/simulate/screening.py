@@ -79,12 +79,19 @@ def lower_bound_s(times: StageTimes, microbatches: int | Array) -> Array:
     """
     xp = array_namespace(times.forward_s)
     count = xp.asarray(microbatches, dtype=times.forward_s.dtype, device=device(times.forward_s))
-    work = times.forward_s + times.backward_s
-    before = xp.cumulative_sum(work, axis=1) - work
-    before[:, 1:] += xp.cumulative_sum(_round_trips(times), axis=1)
+    before, work = stage_bounds_s(times)
     by_stage = xp.max(before + work * xp.reshape(count, (-1, 1)), axis=1)
     slowest = xp.maximum(_most(xp, times.forward_s, times.link_s), _most(xp, times.backward_s, times.link_back_s))
     return xp.maximum(by_stage, path_s(times) + (count - 1) * slowest)
+
+
+def stage_bounds_s(times: StageTimes) -> tuple[Array, Array]:
+    """Return a and t [P, S] with step time >= a_i + M t_i for every stage i: the way up from it, and its work."""
+    xp = array_namespace(times.forward_s)
+    work = times.forward_s + times.backward_s
+    before = xp.cumulative_sum(work, axis=1) - work
+    before[:, 1:] += xp.cumulative_sum(_round_trips(times), axis=1)
+    return before, work
 
 
 def path_s(times: StageTimes) -> Array:

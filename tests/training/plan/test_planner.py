@@ -145,6 +145,15 @@ def test_among_many_domains_a_single_best_one_is_still_compared_with_crossing():
     assert "single-domain-best" in tokens(plan(many, job()))
 
 
+@pytest.mark.parametrize("size", [2, 10, 11])
+def test_a_stopped_search_has_a_plan_wherever_one_domain_fits(size):
+    many = fleet(*(domain(f"d{i}", 4 * (i + 1)) for i in range(size)))
+    ticks = count()
+    answer = plan_training(many, job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=1)
+    assert answer.search.stopped
+    assert answer.best.plan.kind == "single"
+
+
 def test_what_sets_the_pace_is_named():
     busy = plan(fleet(domain("a", 1)), job(layers(4, gflops=40000.0), batch=256))
     assert "compute-bound" in tokens(busy)
@@ -257,9 +266,11 @@ def test_a_domain_smaller_than_its_node_cannot_hold_a_stage():
     assert answer.best.plan.domains == ("a",)
 
 
-def test_no_time_is_no_plan_and_not_an_error():
-    ticks = count(0)
-    answer = plan_training(fleet(domain("a")), job(), clock=lambda: float(next(ticks)), time_limit_s=0)
+def test_no_time_is_no_plan_and_not_an_error_where_no_domain_alone_fits():
+    ticks, asked = count(0), job(layers(4, hidden_mib=4.0))
+    pair = fleet(*(domain(name, 1, accelerator=card(gib=10.0)) for name in "ab"))
+    assert plan(pair, asked).best.plan.kind == "pp"
+    answer = plan_training(pair, asked, clock=lambda: float(next(ticks)), time_limit_s=0)
     assert answer.search.stopped
     assert answer.decision.choice is None
     assert "time-limit" in tokens(answer)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
 
+from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Search, SearchResult
 from strata.training.plan.objective import Scales
@@ -26,10 +28,26 @@ def test_a_search_opens_few_of_its_branches():
 
 
 def test_an_incumbent_that_is_good_enough_leaves_nothing_to_find():
-    best = search().run().best_score
-    found = search().run(incumbent=best * 0.9)
-    assert found.bound == best * 0.9
-    assert found.best_score >= best
+    best = search().run().ranked[0]
+    better = SearchResult({best.domain_set: replace(best, score=best.score * 0.9)})
+    found = search().run(so_far=better)
+    assert found.bound == best.score * 0.9
+    assert found.best_score >= best.score
+
+
+def test_plans_are_evaluated_long_before_all_branches_that_could_be_better_are_built(monkeypatch):
+    """Bounds that are far too low: by them every branch should be built before any plan is worth evaluating."""
+    bounds, build, opened = ChainSpace.bounds, ChainSpace.build, []
+
+    def far_less(space, config):
+        known = bounds(space, config)
+        return replace(known, step_s=known.step_s / 1000)
+
+    monkeypatch.setattr(ChainSpace, "bounds", far_less)
+    monkeypatch.setattr(ChainSpace, "build", lambda *args: opened.append(args) or build(*args))
+    found = search(clock=lambda: float(len(opened)), deadline=20).run()
+    assert found.stopped
+    assert found.ranked
 
 
 def test_the_ranked_table_has_one_row_a_domain_set_best_first():

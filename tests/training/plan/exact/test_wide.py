@@ -18,7 +18,7 @@ from strata.training.plan.shortlist.branches import Builder
 from strata.workload.job import Objective
 from tests.support.builders import domain, fleet, job, layers, link
 from tests.support.laws import examples
-from tests.support.small_cases import small_fleet, small_job
+from tests.support.small_cases import every_plan, small_case, small_fleet, small_job
 
 
 @pytest.mark.long("searches fleets of 11 to 14 domains")
@@ -34,6 +34,20 @@ def test_no_plan_of_a_wide_fleet_beats_its_bound(seed, size, objective):
     some = range(0, len(problem.fleet.domains), 2)
     best.append(Search(problem, Scales(), some, clock=lambda: 0.0, deadline=1.0).run().best_score)
     assert bound <= min(best) * (1 + 1e-9)
+
+
+@examples(25)
+@given(st.integers(0, 10**6))
+def test_no_plan_of_a_small_fleet_beats_the_bound_of_wide_ones(seed):
+    problem = Problem.of(*small_case(seed))
+    plans = every_plan(problem)
+    if not plans:
+        return
+    shards = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    alone = min((report.step_time_s for plan, report in plans if plan.kind == "single"), default=np.inf)
+    for known in (-np.inf, alone):
+        bound = wide.bound(problem, Scales(), shards, alone=known)
+        assert bound <= min(report.step_time_s for _, report in plans) * (1 + 1e-9)
 
 
 def clusters() -> tuple:
@@ -69,7 +83,8 @@ def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
     )
     assert cut.search.stopped
     assert cut.best.score >= full.best.score
-    assert cut.search.bound <= full.best.score
+    assert 0 < cut.search.bound <= full.best.score
+    assert cut.search.gap < 1
 
 
 @pytest.mark.parametrize("size", [63, 200, 1000])

@@ -38,6 +38,9 @@ TRIED: Final = 2
 CLOSEST: Final = 4
 """Of those, the plans of the least bounds that are evaluated."""
 
+DIVE: Final = 3
+"""Branches opened before the first plans are evaluated, whatever their bounds."""
+
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
 
@@ -110,20 +113,27 @@ class Search:
         clock: Clock,
         deadline: float,
         must_use: int | None = None,
+        needs_plan: bool = False,
+        chains: ChainSpace | None = None,
+        shards: ShardSpace | None = None,
     ) -> None:
-        """Search subsets of `members`; with `must_use`, only those that hold this one of them."""
-        self.must_use = must_use
+        """Search subsets of `members`; with `must_use`, only those that hold this one of them.
+
+        `needs_plan`: the deadline holds only once there is a plan. `chains` and `shards` are all pipelines and
+        sharings of the members, unless these are given.
+        """
+        self.must_use, self.needs_plan = must_use, needs_plan
         self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
         # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
-        self.chains = ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
-        self.shards = ShardSpace(problem, tuple(members))
+        self.chains = chains or ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
+        self.shards = shards or ShardSpace(problem, tuple(members))
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._refused: set[int] = set()
         self._serial = 0
 
-    def run(self, *, incumbent: float = np.inf, rank: int = 0, keeps_best: bool = False) -> SearchResult:
-        """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
+    def run(self, *, so_far: SearchResult | None = None, rank: int = 0, keeps_best: bool = False) -> SearchResult:
+        """Search until the bound meets the best plan, here or among those `so_far`, or the deadline passes.
 
         `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
         wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
@@ -131,7 +141,7 @@ class Search:
         without it, KeyboardInterrupt is raised: half of a search is no baseline, bound or proof.
         """
         try:
-            self._search(incumbent, rank)
+            self._search(so_far or SearchResult(), rank)
         except OutOfTime:  # before all branches had a bound: there is no plan yet, and nothing proved
             self.result.stopped, self.result.bound = True, -np.inf
         except KeyboardInterrupt:
@@ -142,8 +152,9 @@ class Search:
             self.result.bound = -np.inf
         return self.result
 
-    def _search(self, incumbent: float, rank: int) -> None:
+    def _search(self, so_far: SearchResult, rank: int) -> None:
         bounds, codes = self._branches()
+        incumbent = so_far.best_score
         self.result.branches = len(codes)
         self._explore(bounds, codes, incumbent)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
@@ -153,7 +164,7 @@ class Search:
             self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
             self.result.bound = proved
         if rank and not self.result.stopped:
-            self._fill_table(bounds, codes, rank)
+            self._fill_table(bounds, codes, rank, so_far)
         self._keep_proved_refusals(codes)
 
     def _keep_proved_refusals(self, codes: Ints) -> None:
@@ -171,7 +182,7 @@ class Search:
 
     def _explore(self, bounds: Floats, codes: Ints, incumbent: float, *, in_step: bool = False) -> None:
         order = np.argsort(bounds, kind="stable")
-        position = 0
+        position, dive = 0, DIVE
         while True:
             branch = float(bounds[order[position]]) if position < len(order) else np.inf
             plan = self._built[0][0] if self._built else np.inf
@@ -182,10 +193,13 @@ class Search:
             if self._is_late():
                 self.result.stopped = True
                 break
-            if branch < plan:
+            # The first branches are evaluated at once, and each time as many again: a search that is stopped
+            # has plans then, however many branches seem better than all that is built.
+            if branch < plan and not (position >= dive and self._built):
                 self._open(int(codes[order[position]]))
                 position += 1
             else:
+                dive = max(dive, 2 * position)
                 self._evaluate_next(threshold)
         self.result.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
 
@@ -289,13 +303,16 @@ class Search:
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
 
-    def _fill_table(self, bounds: Floats, codes: Ints, rank: int) -> None:
+    def _fill_table(self, bounds: Floats, codes: Ints, rank: int, so_far: SearchResult) -> None:
         """Evaluate the best plans of the most promising domain sets that the search could skip.
 
-        A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof.
+        A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof. One
+        of them crosses domains where any can: what it takes is what a best single domain is compared with.
         """
         count = len(self.chains.masks)
-        known = {names for _, names in self.result.by_set}
+        known = {names for _, names in (*self.result.by_set, *so_far.by_set)}
+        crosses = self.chains.inside.sum(axis=1) > 1
+        places = {True: rank, False: rank - (max(map(len, known), default=0) < 2 and bool(crosses.any()))}
         branches: dict[int, list[int]] = {}
         full = 0
         for position in np.argsort(bounds, kind="stable"):
@@ -303,8 +320,10 @@ class Search:
             if code < 0:
                 continue
             tried = branches.get(code % count)
-            if tried is None and len(branches) < rank and self._names(code % count) not in known:
+            most = places[bool(crosses[code % count])]
+            if tried is None and len(branches) < most and self._names(code % count) not in known:
                 tried = branches[code % count] = []
+                places[False] = rank if crosses[code % count] else most
             if tried is not None and len(tried) < TRIED:
                 tried.append(code)
                 full += len(tried) == TRIED
@@ -328,7 +347,7 @@ class Search:
             self.evaluate(picked)
 
     def _is_late(self) -> bool:
-        return self.clock() > self.deadline
+        return self.clock() > self.deadline and (bool(self.result.by_set) or not self.needs_plan)
 
     def _check_time(self) -> None:
         if self._is_late():

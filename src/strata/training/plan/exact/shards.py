@@ -15,7 +15,8 @@ import numpy as np
 
 from strata.arrays import Bools, Floats
 from strata.clock import Check, unlimited
-from strata.simulate.collective import eta
+from strata.training.plan.exact.capacity import UnitCapacity
+from strata.training.plan.exact.gradient_sums import least_of_any_s, least_of_groups_s
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.unit import Inner, Unit, Units
@@ -26,9 +27,6 @@ Way = tuple[int, Recompute, float, int]
 
 EVERY: Final = 1 << 16
 """More shapes than a unit has."""
-
-GRID: Final = 400
-"""Time limits at which the units' samples are tabulated: 2 % apart over a range of 2,500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +40,6 @@ class DataParallelPlan:
     local_steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Capacity:
-    """How much each unit can do at most within each time limit [unit, limit], in its best shape."""
-
-    batch: int
-    limits_s: Floats
-    samples: Floats
-    hidden_s: Floats
-    holds: Bools
-
-    def least_s(self, samples: Floats) -> Floats:
-        """Return the time before which the batch cannot be done, for rows of summed `samples`."""
-        enough = samples >= self.batch
-        first = np.where(enough.any(axis=-1), enough.argmax(axis=-1), GRID)
-        # The batch is done between two limits of the grid: the earlier one is the bound.
-        return np.asarray(np.concatenate([[self.limits_s[0] / 1.02], self.limits_s])[first])
-
-
 class ShardSpace:
     """All ways to share a batch between two or more disjoint units of some domains."""
 
@@ -68,7 +48,7 @@ class ShardSpace:
         self.problem, self.members = problem, members
         # Copies that are fixed add up from shapes of any speed.
         self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
-        self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
+        self._capacities: dict[tuple[int, Recompute], UnitCapacity] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -140,85 +120,78 @@ class ShardSpace:
         sizes, steps = self.problem.microbatch_sizes, (1, *job.local_steps)
         return tuple(product(sizes, job.recompute, job.gradient_compression, steps))
 
-    def bounds(self, *, check: Check = unlimited) -> Floats:
-        """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
+    @cached_property
+    def _least_latency(self) -> Floats:
+        """One-way latency [unit, unit] over the shortest link from any domain of one to any of the other."""
+        latency = self.problem.fleet.latency_s()
+        starts = np.cumsum([0, *map(len, self.units[:-1])])
+        inside = [i for unit in self.units for i in unit]
+        rows = np.minimum.reduceat(latency[np.ix_(inside, inside)], starts, axis=0)
+        return np.asarray(np.minimum.reduceat(rows, starts, axis=1))
 
-        Within a time limit the units do no more than their best shapes. A unit sends 2 (D-1)/D of the gradients
-        over its own links in a ring or directly (Patarasuk & Yuan 2009, §3), or, around a star, all of them once
-        and then receives their sum; less what a backward can hide. What `check` raises ends it.
-        """
-        job = self.problem.job
-        if not self.groups:
-            return np.empty((0, 0))
+    @cached_property
+    def _gradient_bytes(self) -> float:
+        return float(self.problem.job.layers.params_before[-1]) * self.problem.job.element_bytes
+
+    @cached_property
+    def member(self) -> Bools:
+        """Which units each group holds [group, unit]."""
         position = {unit: k for k, unit in enumerate(self.units)}
         member = np.zeros((len(self.groups), len(self.units)), dtype=bool)
         for row, group in enumerate(self.groups):
             member[row, [position[unit] for unit in group]] = True
-        between = self.between
-        # [group, unit]: seconds per byte out of a unit into its group, and in.
-        with np.errstate(divide="ignore"):
-            out, into = (1 / (member @ wires) for wires in (between.T, between))
-        sizes = member.sum(axis=1)
-        each = np.minimum(2 * (1 - 1 / sizes[:, None]) * out, out + into)
-        size = float(job.layers.params_before[-1]) * job.element_bytes
-        wire_s = size * np.where(member, each, 0.0).max(axis=1)
+        return member
+
+    def bounds(self, *, check: Check = unlimited) -> Floats:
+        """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
+
+        Within a time limit the units do no more than their best shapes; the sum of gradients between units takes
+        no less than over all their links, less what shapes of such a speed can hide. What `check` raises ends it.
+        """
+        if not self.groups:
+            return np.empty((0, 0))
+        sums: dict[float, Floats] = {}
+        work: dict[tuple[int, Recompute], Floats] = {}
         rows = []
         for microbatch_size, recompute, factor, steps in self.ways:
             check()
-            compute_s, hidden_s = self._compute_bound(member, microbatch_size, recompute)
-            rows.append(compute_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
+            table = self._capacity(microbatch_size, recompute)
+            if factor not in sums:
+                sums[factor] = least_of_groups_s(
+                    self._gradient_bytes / factor, self.member, self._seconds_per_byte, self._least_latency
+                )
+            if (microbatch_size, recompute) not in work:
+                work[microbatch_size, recompute] = table.least_s(self.member)
+            rows.append(table.step_s(work[microbatch_size, recompute], sums[factor], local_steps=steps))
         return np.stack(rows)
 
-    def _compute_bound(self, member: Bools, microbatch_size: int, recompute: Recompute) -> tuple[Floats, Floats]:
-        """Return per group the time its units need at least for the batch, and the longest backward."""
-        key = (microbatch_size, recompute)
-        if key not in self._compute:
-            table = self._capacity(microbatch_size, recompute)
-            bound = np.where(member @ ~table.holds > 0, np.inf, table.least_s(member @ table.samples))
-            self._compute[key] = (bound, np.where(member, table.hidden_s, np.inf).min(axis=1))
-        return self._compute[key]
+    @cached_property
+    def _seconds_per_byte(self) -> Floats:
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / self.between)
 
-    def _capacity(self, microbatch_size: int, recompute: Recompute) -> _Capacity:
-        inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
-        batch = self.problem.job.global_batch
-        rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in inners)
-        limits: Floats = batch / (rate or 1.0) * 1.02 ** np.arange(GRID, dtype=np.float64)
-        samples, hidden = np.zeros((len(inners), GRID)), np.zeros(len(inners))
-        like: dict[object, tuple[Floats, float]] = {}
-        for row, (unit, ways) in enumerate(zip(self.units, inners, strict=True)):
-            kind = self._units.kind(unit)
-            if kind not in like:
-                most = [way.most_samples(limits) for way in ways]
-                like[kind] = np.max([np.zeros(GRID), *most], axis=0), max([0.0, *(way.hidden_s for way in ways)])
-            samples[row], hidden[row] = like[kind]
-        return _Capacity(batch, limits, samples, hidden, np.array([bool(ways) for ways in inners]))
+    def _capacity(self, microbatch_size: int, recompute: Recompute) -> UnitCapacity:
+        key = (microbatch_size, recompute)
+        if key not in self._capacities:
+            shapes = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
+            kinds = [self._units.kind(unit) for unit in self.units]
+            self._capacities[key] = UnitCapacity.of(shapes, kinds, batch=self.problem.job.global_batch)
+        return self._capacities[key]
 
     def free_bound(self) -> float:
         """Return a bound on the step time of any sharing of any of the units, whatever their number.
 
-        The D best units take part; each sends and receives (see `bounds`) over at most the best links to D - 1
-        others that any unit has.
+        The D units that work fastest take part, over the links of the D that are best joined (see `bounds`).
         """
-        job, count = self.problem.job, len(self.units)
-        joined = np.arange(2, count + 1)
-        # Seconds per byte over the best links of any unit to 1, 2, … others, out and in.
-        with np.errstate(divide="ignore"):
-            out, into = (
-                1 / np.sort(wires, axis=1)[:, ::-1].cumsum(axis=1).max(axis=0)[: count - 1]
-                for wires in (self.between, self.between.T)
-            )
-        each = np.minimum(2 * (joined - 1) / joined * out, out + into)
-        size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
+        job = self.problem.job
+        size = self._gradient_bytes / max(job.gradient_compression)
+        sum_s = least_of_any_s(size, self._seconds_per_byte, self._least_latency)
         best = np.inf
         for microbatch_size, recompute in product(self.problem.microbatch_sizes, job.recompute):
             table = self._capacity(microbatch_size, recompute)
-            if not table.holds.any():
-                continue
-            together = np.sort(table.samples, axis=0)[::-1].cumsum(axis=0)  # [D - 1, limit]
-            compute_s = table.least_s(together)[1:]
+            work_s = table.least_of_any_s()
             for steps in (1, *job.local_steps):
-                exposed = np.maximum(0.0, size * each - table.hidden_s.max()) / steps
-                best = min(best, float((compute_s * eta(steps) + exposed).min(initial=np.inf)))
+                best = min(best, float(table.step_s(work_s, sum_s, local_steps=steps).min(initial=np.inf)))
         return best
 
     def sharing(self, way: int, group: int) -> DataParallelPlan:

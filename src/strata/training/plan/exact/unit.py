@@ -11,7 +11,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.simulate.analytic import stack
-from strata.simulate.screening import one_f_one_b_s, path_s
+from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import ParallelConfig, Problem
@@ -27,8 +27,9 @@ FASTEST: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One way to run a unit. A step of M microbatches per copy takes at least after + max(M × period,
-    path + (M - 1) × pace), pace the slowest single operation or message (see `screening.lower_bound_s`)."""
+    """One way to run a unit. A step of M microbatches per copy takes at least after + max(before_i + M × work_i
+    for its stages, path + (M - 1) × pace), pace the slowest single operation or message
+    (see `screening.lower_bound_s`)."""
 
     plan: TrainingPlan
     period_s: float
@@ -39,6 +40,8 @@ class Inner:
     """Time between microbatches in steady state, waits for the links of a chain included: at least the period."""
     hidden_s: float
     """How much of a gradient sum between units the last backward can hide: that of the shortest stage."""
+    stages_s: tuple[tuple[float, float], ...]
+    """What is upstream of a stage, and its own work on a microbatch; without stages that others always exceed."""
 
     @property
     def samples(self) -> int:
@@ -50,12 +53,18 @@ class Inner:
         """Time of the first microbatch, and of what follows the last."""
         return self.path_s + self.after_s
 
+    def least_s(self, microbatches: int) -> float:
+        """Return a bound on the time of so many microbatches per copy."""
+        busy = max((before + microbatches * work for before, work in self.stages_s), default=0.0)
+        return self.after_s + max(busy, self.path_s + (microbatches - 1) * self.pace_s)
+
     def most_samples(self, limits_s: Floats) -> Floats:
         """Return a bound on the samples within each time limit."""
         left = limits_s - self.after_s
-        first = np.floor(left / self.period_s + 1e-9)
-        second = np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9)
-        return np.asarray(np.maximum(0.0, np.minimum(first, second)) * self.samples)
+        most = np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9)
+        for before, work in self.stages_s:
+            most = np.minimum(most, np.floor((left - before) / work + 1e-9))
+        return np.asarray(np.maximum(0.0, most) * self.samples)
 
 
 class Units:
@@ -144,12 +153,13 @@ class Units:
         model, pipeline = self.problem.model, plan.pipelines[0]
         times = model.times(plan, pipeline)
         messages = [hop.serial_s for hop in (*times.there, *times.back)]
-        work = np.add(times.forward_s, times.backward_s)
-        period_s, way_s = max(float(work.max()), *messages, 0.0), float(path_s(stack([times]))[0])
+        stacked = stack([times])
+        before, work = (each[0] for each in stage_bounds_s(stacked))
+        period_s, way_s = max(float(work.max()), *messages, 0.0), float(path_s(stacked)[0])
         every_s = period_s
         if len(plan.domains) > 1 and plan.schedule is not Schedule.GPIPE:
             warmup = np.array([stage.warmup for stage in pipeline.stages], dtype=float)
-            whole_s = float(one_f_one_b_s(stack([times]), pipeline.microbatches, warmup)[0])
+            whole_s = float(one_f_one_b_s(stacked, pipeline.microbatches, warmup)[0])
             every_s = max(period_s, (whole_s - way_s) / max(1, pipeline.microbatches - 1))
         return Inner(
             plan,
@@ -159,7 +169,17 @@ class Units:
             pace_s=max(*times.forward_s, *times.backward_s, *messages),
             after_s=times.closing_s + times.sync_s,
             hidden_s=min(times.backward_s),
+            stages_s=_unexceeded(before, work),
         )
+
+
+def _unexceeded(before: Floats, work: Floats) -> tuple[tuple[float, float], ...]:
+    """Return the stages (before, work) that no other, with no less of both, stands for; those without work go."""
+    kept: list[tuple[float, float]] = []
+    for a, t in sorted(zip(before.tolist(), work.tolist(), strict=True), reverse=True):
+        if t > 0 and all(t > other for _, other in kept):
+            kept.append((a, t))
+    return tuple(kept)
 
 
 def _moved(inner: Inner, domain: str) -> Inner:

@@ -7,15 +7,15 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
 from strata.clock import Clock
+from strata.training.plan.exact.alone import best_alone, speeds
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Search, SearchResult
+from strata.training.plan.exact.search import TOLERANCE, Search, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score
 from strata.workload.job import Schedule
@@ -33,67 +33,58 @@ MEMBERS: Final = 8
 def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> SearchResult:
     """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan.
 
-    The best single domain comes first, so that there is a plan within a second whatever the fleet's size; what
-    takes longer then starts only while there is time. A search that was stopped has no bound.
+    The best single domain comes first, so that there is a plan within a second whatever the fleet's size; then the
+    bound, so that a search that is stopped has one; what takes longer then starts only while there is time.
     """
-    result = _best_alone(problem, scales, clock, deadline)
-    count = len(problem.fleet.domains)
-    if not result.stopped and clock() <= deadline:
-        members = range(count) if count <= SHARED else _most_worth(problem)
-        shared = Search(problem, scales, members, clock=clock, deadline=deadline)
-        result.merge(shared.run(keeps_best=True))
-    queue, tried = first_pools(problem) if not result.stopped else [], set[frozenset[int]]()
-    while queue and not result.stopped:
+    result = best_alone(
+        problem, scales, clock=clock, deadline=deadline, until=clock() + ALONE_SHARE * (deadline - clock())
+    )
+    alone, least = result.bound, -np.inf
+    try:
+        if not result.stopped:
+            members = tuple(range(len(problem.fleet.domains)))
+            shards = ShardSpace(problem, members)
+            least = bound(problem, scales, shards, alone=alone)
+            near = shards if len(members) <= SHARED else ShardSpace(problem, tuple(_most_worth(problem)))
+            _join(problem, scales, near, result, least=least, clock=clock, deadline=deadline, rank=rank)
+    except KeyboardInterrupt:
+        if not result.by_set:
+            raise
+        result.stopped = result.interrupted = True
+    result.bound = min(least, result.best_score)
+    return result
+
+
+def _join(
+    problem: Problem, scales: Scales, shards: ShardSpace, result: SearchResult,
+    *, least: float, clock: Clock, deadline: float, rank: int,
+) -> None:  # fmt: skip
+    """Add to `result` the best sharing and the best plan of each pool, until none can be better or time is out."""
+
+    def is_over() -> bool:
+        result.stopped |= clock() > deadline
+        return result.stopped or result.best_score * (1 - TOLERANCE) <= least
+
+    if not is_over():
+        shared = Search(problem, scales, (), clock=clock, deadline=deadline, shards=shards)
+        result.merge(shared.run(so_far=result, keeps_best=True))
+    queue, tried = first_pools(problem), set[frozenset[int]]()
+    while queue and not is_over():
         pool = queue.pop(0)
         if pool in tried:
             continue
         tried.add(pool)
         before = result.best_score
-        search = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        result.merge(search.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
-        result.stopped |= clock() > deadline
+        pooled = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
+        result.merge(pooled.run(so_far=result, rank=rank if len(tried) == 1 else 0, keeps_best=True))
         if result.best_score < before:
             queue = [*_around_best(problem, result), *queue]
-    if result.stopped:
-        result.bound = -np.inf
-    else:
-        result.bound = min(bound(problem, scales, ShardSpace(problem, tuple(range(count)))), result.best_score)
-    return result
-
-
-def _best_alone(problem: Problem, scales: Scales, clock: Clock, deadline: float) -> SearchResult:
-    """Return the best plans of domains taken alone: one of each kind, those that could be fastest first."""
-    result, speed = SearchResult(), _speeds(problem)
-    started = clock()
-    share = started + ALONE_SHARE * (deadline - started)
-    for index in sorted(problem.representatives, key=lambda i: -speed[i]):
-        # Until there is a plan no limit holds: one domain takes a fraction of a second.
-        until = deadline if result.by_set else np.inf
-        result.merge(
-            Search(problem, scales, (index,), clock=clock, deadline=until).run(keeps_best=bool(result.by_set))
-        )
-        if result.interrupted or (result.by_set and clock() > share):
-            break
-    result.stopped |= clock() > deadline
-    return result
 
 
 def _most_worth(problem: Problem) -> list[int]:
     """Return the SHARED domains that are fast and near to others."""
-    speed, near = _speeds(problem), _closeness(problem)
+    speed, near = speeds(problem), _closeness(problem)
     return sorted(np.argsort(-(near.sum(axis=1) * speed), kind="stable")[:SHARED].tolist())
-
-
-def _speeds(problem: Problem) -> Floats:
-    """Return how many samples per second each domain could work through with all its devices busy."""
-    kinds = problem.representatives
-    each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
-    of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
-    best = np.zeros(len(problem.fleet.domains))
-    for config in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.configs}.values():
-        slots = np.array([problem.slots(problem.fleet.domains[i], config.tensor_parallel) for i in kinds])[of_kind]
-        best = np.maximum(best, slots * config.microbatch_size / problem.compute_cost(config).work_s)
-    return best
 
 
 def _closeness(problem: Problem) -> Floats:
@@ -107,7 +98,7 @@ def _closeness(problem: Problem) -> Floats:
 
 def first_pools(problem: Problem) -> list[frozenset[int]]:
     """Return the fastest MEMBERS domains, and the fastest near each of the best-connected ones."""
-    speed, near = _speeds(problem), _closeness(problem)
+    speed, near = speeds(problem), _closeness(problem)
     pools = [frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())]
     hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: MEMBERS // 2]
     for hub in hubs:
@@ -118,7 +109,7 @@ def first_pools(problem: Problem) -> list[frozenset[int]]:
 
 def _around_best(problem: Problem, result: SearchResult) -> list[frozenset[int]]:
     """Return pools that hold the best plan's domains and fill up with the nearest and the fastest others."""
-    speed, near = _speeds(problem), _closeness(problem)
+    speed, near = speeds(problem), _closeness(problem)
     core = {problem.fleet.index(name) for name in result.ranked[0].plan.domains}
     pools = []
     for worth in (near[sorted(core)].max(axis=0) * speed, near[sorted(core)].max(axis=0), speed):
@@ -127,10 +118,15 @@ def _around_best(problem: Problem, result: SearchResult) -> list[frozenset[int]]
     return pools
 
 
-def bound(problem: Problem, scales: Scales, shards: ShardSpace) -> float:
-    """Return a score no plan on the fleet can beat (utilisation 1, money of the devices while they compute)."""
-    step_s = min(_chain_bound(problem), shards.free_bound())
-    return float(score(problem.job, scales, step_s, 1.0, _least_usd(problem)))
+def bound(problem: Problem, scales: Scales, shards: ShardSpace, *, alone: float = -np.inf) -> float:
+    """Return a score no plan on the fleet can beat (utilisation 1, money of the devices while they compute).
+
+    `alone` is the score that no plan in one domain can beat, -inf where none is known.
+    """
+    is_known = alone > -np.inf
+    step_s = min(_chain_bound(problem, fewest=2 if is_known else 1), shards.free_bound())
+    joined = float(score(problem.job, scales, step_s, 1.0, _least_usd(problem))) if step_s < np.inf else np.inf
+    return min(joined, alone) if is_known else joined
 
 
 def _least_usd(problem: Problem) -> float:
@@ -147,8 +143,11 @@ def _least_usd(problem: Problem) -> float:
     return float(least) if np.isfinite(least) else 0.0
 
 
-def _chain_bound(problem: Problem) -> float:
-    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains."""
+def _chain_bound(problem: Problem, *, fewest: int) -> float:
+    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains.
+
+    `fewest` is 2 where plans in one domain have a better bound, else 1.
+    """
     domains, layers = problem.fleet.domains, len(problem.job.layers)
     wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.configs}}
     chunked = Schedule.INTERLEAVED in problem.job.schedules
@@ -170,7 +169,7 @@ def _chain_bound(problem: Problem) -> float:
         network = least + load * slow_sum[joined] + latency[joined]
         if count > 1:
             network = network + (count - 1) * load * slowest[joined]
-        best = min(best, float(np.maximum(compute, network).min()))
+        best = min(best, float(np.maximum(compute, network)[fewest - 1 :].min(initial=np.inf)))
     return best
 
 
