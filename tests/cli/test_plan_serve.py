@@ -42,6 +42,7 @@ demand: {prompt: 512, output: 128}
 """
 FIGURES = {
     "tokens_per_s", "decode_s", "ttft_s", "requests_per_s", "goodput_per_s", "bound_tokens_per_s", "gap", "trust",
+    "usd_per_hour", "cost_usd_per_mtoken", "goodput_usd_per_mtoken",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from strata.names import closest
 from strata.tables import Shown, rows
-from strata.units import show_count, show_time
+from strata.units import show_count, show_time, show_usd
 
 SHOWN: Final = 8
 """Groups of like pipelines, and of unused nodes, in a table; JSON has all."""
@@ -83,6 +83,14 @@ def _figures(data: dict[str, Any]) -> Shown:
         f"at {figures['bandwidth_efficiency']:.0%} of memory bandwidth and {figures['flops_efficiency']:.0%} of "
         f"peak FLOPs ({figures['efficiencies_trust']})",
     ]
+    if figures.get("cost_usd_per_mtoken") is not None:
+        within = figures["goodput_usd_per_mtoken"]
+        lines.insert(
+            2,
+            f"{show_usd(figures['cost_usd_per_mtoken'])} per million tokens read and written at that rate"
+            + (f", {show_usd(within)} within the goals" if within is not None else "")
+            + f" ({show_usd(figures['usd_per_hour'])}/h)",
+        )
     if figures["gap"] is not None:
         gap = "0.01 %" if figures["gap"] < 1e-4 else f"{figures['gap']:.2%}".replace("%", " %")
         bound = show_count(figures["bound_tokens_per_s"])

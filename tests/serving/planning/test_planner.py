@@ -94,6 +94,26 @@ def test_a_pipeline_never_has_more_tokens_in_flight_than_its_memory():
     assert "kv-bound" in tokens(answer)
 
 
+def test_a_million_tokens_cost_their_share_of_the_devices_and_of_the_links():
+    near = plan(fleet(domain("a", 16, price=2.0)), job(ttft_goal_s=1.0)).estimate
+    assert near.usd_per_hour == 16 * 2.0
+    tokens_per_hour = near.requests_per_s * (512 + 128) * 3600
+    assert near.cost_usd_per_mtoken == pytest.approx(1e6 * 32.0 / tokens_per_hour)
+    ratio = near.requests_per_s / near.goodput_per_s
+    assert near.goodput_usd_per_mtoken == pytest.approx(near.cost_usd_per_mtoken * ratio)
+    far = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), ms=1)).estimate
+    tokens_per_hour = far.requests_per_s * (512 + 128) * 3600
+    egress_usd = 4096 * 2 * 0.02 / 1e9
+    assert far.cost_usd_per_mtoken == pytest.approx(1e6 * (2 * 2.0 / tokens_per_hour + egress_usd))
+
+
+def test_money_is_not_known_where_a_price_is_missing():
+    estimate = plan(fleet(domain("a", 16, price=None))).estimate
+    assert estimate.usd_per_hour is None
+    assert estimate.cost_usd_per_mtoken is None
+    assert estimate.goodput_usd_per_mtoken is None
+
+
 def test_links_that_set_the_pace_are_said_to():
     far = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), ms=80))
     near = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), ms=0.01))

@@ -36,6 +36,8 @@ class Estimate:
 
     tokens_per_s: of decoding alone, at the demanded batch; no more than KV memory's sequences keep in flight.
     requests_per_s: of the demanded lengths at the best batch; goodput_per_s: those that keep the goals.
+    usd_per_hour: of the devices in pipelines. cost_usd_per_mtoken: of a million tokens read and written at
+    requests_per_s, with what links bill; goodput_usd_per_mtoken: at goodput_per_s. None: a price is not known.
     link_share: of decode_s on links. tightest: slots, slots needed and share of the stages' tokens/s of the
     pipeline that lacks most KV memory; None where all have enough. missed: the goals that are.
     """
@@ -50,6 +52,9 @@ class Estimate:
     tightest: tuple[int, int, float] | None
     missed: tuple[Reason, ...]
     trust: Trust
+    usd_per_hour: float | None = None
+    cost_usd_per_mtoken: float | None = None
+    goodput_usd_per_mtoken: float | None = None
 
     @property
     def is_good_enough(self) -> bool:
@@ -70,10 +75,23 @@ def estimates(
     rate = sum(each.tokens_per_s for each in made)
     decode_s = sum(each.tokens_per_s * each.decode_s for each in made) / rate
     on_stages_s = sum(each.tokens_per_s * sum(stage.stage_s for stage in each.stages) for each in made) / rate
+    requests_per_s = sum(each.requests_per_s for each in made)
+    usd_per_hour = _usd_per_hour(fleet, by_id, made)
+    token_usd = sum(
+        each.requests_per_s / requests_per_s * _egress_usd_per_token(fleet, each, job.model.hidden_bytes)
+        for each in made
+        if requests_per_s > 0
+    )
+
+    def per_mtoken(rate_per_s: float) -> float | None:
+        if usd_per_hour is None or rate_per_s <= 0:
+            return None
+        return 1e6 * (usd_per_hour / 3600 / (rate_per_s * demand.kv_tokens) + token_usd)
+
     return Estimate(
         pipelines=tuple(made),
         tokens_per_s=rate,
-        requests_per_s=sum(each.requests_per_s for each in made),
+        requests_per_s=requests_per_s,
         goodput_per_s=goodput_per_s,
         decode_s=decode_s,
         ttft_s=sum(each.tokens_per_s * each.ttft_s for each in made) / rate,
@@ -81,7 +99,28 @@ def estimates(
         tightest=_tightest(made, demand),
         missed=tuple(_missed(made, demand, goodput_per_s)),
         trust=worst(*(each.trust for each in made)),
+        usd_per_hour=usd_per_hour,
+        cost_usd_per_mtoken=per_mtoken(requests_per_s),
+        goodput_usd_per_mtoken=per_mtoken(goodput_per_s),
     )
+
+
+def _usd_per_hour(fleet: Fleet, nodes: Mapping[str, Node], pipelines: Sequence[PlannedPipeline]) -> float | None:
+    """Return the price of all devices in pipelines; None where one of them has none."""
+    total = 0.0
+    for name in {stage.node for pipeline in pipelines for stage in pipeline.stages}:
+        price = fleet.domain(name.rpartition("/")[0]).price_usd_per_device_hour
+        if price is None:
+            return None
+        total += nodes[name].num_devices * price
+    return total
+
+
+def _egress_usd_per_token(fleet: Fleet, pipeline: PlannedPipeline, hidden_bytes: float) -> float:
+    """Return what links bill for the hidden state of a token on its way; the token that comes back is left out."""
+    domains = [stage.node.rpartition("/")[0] for stage in pipeline.stages]
+    links = [fleet.link(a, b) for a, b in pairwise(domains) if a != b]
+    return hidden_bytes * sum(link.price_usd_per_byte for link in links if link is not None)
 
 
 def _pipeline(

@@ -137,7 +137,11 @@ class ReasonEntry(FileModel):
 
 
 class PlanFiguresEntry(FileModel):
-    """What all pipelines give together; `gap` is of the stages alone, to what no plan exceeds."""
+    """What all pipelines give together; `gap` is of the stages alone, to what no plan exceeds.
+
+    Money is of devices in pipelines and of links; a million tokens read and written, at requests_per_s and at
+    goodput_per_s. null: a price is missing.
+    """
 
     tokens_per_s: Time
     decode_s: Time
@@ -153,6 +157,9 @@ class PlanFiguresEntry(FileModel):
     flops_efficiency: Time
     bandwidth_efficiency: Time
     efficiencies_trust: Trust
+    usd_per_hour: Time | None = None
+    cost_usd_per_mtoken: Time | None = None
+    goodput_usd_per_mtoken: Time | None = None
 
 
 class PlanAlternativeEntry(FileModel):

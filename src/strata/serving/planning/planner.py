@@ -37,7 +37,10 @@ OBJECTIVES: Final = {
 }
 WORTH_SAYING: Final = 0.005
 """Differences below this share are not a reason."""
-FIGURES: Final = ("tokens_per_s", "decode_s", "ttft_s", "requests_per_s", "goodput_per_s", "link_share")
+FIGURES: Final = (
+    "tokens_per_s", "decode_s", "ttft_s", "requests_per_s", "goodput_per_s", "link_share", "usd_per_hour",
+    "cost_usd_per_mtoken", "goodput_usd_per_mtoken",
+)  # fmt: skip
 AGES_S: Final = 1e9
 NEXT_TO_NONE: Final = 1e-9
 WAITS: Final = 0.3
