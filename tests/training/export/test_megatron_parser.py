@@ -63,6 +63,14 @@ def check(given, world_size):
     if given.recompute_granularity == "full":
         assert given.recompute_method
         assert given.recompute_num_layers
+    if given.overlap_param_gather:
+        assert given.use_distributed_optimizer
+        assert given.overlap_grad_reduce
+    assert copies % (given.num_distributed_optimizer_instances or 1) == 0
+    assert given.use_megatron_fsdp == (given.ckpt_format == "fsdp_dtensor")
+    if given.fp8_param_gather:
+        assert given.fp8_format
+        assert given.use_distributed_optimizer
     first, last = given.decoder_first_pipeline_num_layers, given.decoder_last_pipeline_num_layers
     virtual = given.num_virtual_stages_per_pipeline_rank
     if given.pipeline_model_parallel_layout:
@@ -115,6 +123,11 @@ CASES = {
     "llama-one-device": (plan(34, tensor_parallel=1, replicas=1), planned("llama-3.1-8b", precision="fp16")),
     "llama-uneven": (plan(9, 9, 8, 8, recompute=Recompute.FULL, zero_stage=1), planned("llama-3.1-8b")),
     "llama-ends": (plan(10, 8, 8, 8), planned("llama-3.1-8b", optimizer="sgd")),
+    "zero-2": (plan(17, 17, zero_stage=2), planned("llama-3.1-8b")),
+    "fsdp": (plan(34, replicas=4, zero_stage=3), planned("llama-3.1-8b", batch=64)),
+    "hsdp": (plan(34, replicas=4, zero_stage=3, shard_group=2), planned("llama-3.1-8b", batch=64)),
+    "fp8": (plan(17, 17), planned("llama-3.1-8b", precision="fp8")),
+    "fp8-sharded": (plan(17, 17, zero_stage=1), planned("llama-3.1-8b", precision="fp8")),
     "interleaved": (plan(17, 17, **VIRTUAL), planned("llama-3.1-8b")),
     "interleaved-uneven": (plan(9, 9, 8, 8, **VIRTUAL), planned("llama-3.1-8b")),
     "interleaved-ends": (plan(2, 5, 5, 2, **VIRTUAL), planned("gpt2")),
@@ -160,6 +173,45 @@ def test_the_chunks_of_an_interleaved_plan_are_those_of_its_rank_map(case, expec
               for n in range(rank.chunks[c][0], rank.chunks[c][1] + 1)]  # fmt: skip
     assert layers == list(range(job.num_layers))
     assert len(chosen.pipelines[0].stages) * 2 == sum(len(r.chunks) for r in launch.ranks.ranks) // 4
+
+
+@pytest.mark.parametrize(
+    ("case", "strategy", "instances"),
+    [("zero-2", "optim_grads", None), ("fsdp", "optim_grads_params", None), ("hsdp", "optim_grads_params", 2)],
+)
+def test_zero_2_and_3_are_megatrons_fsdp(case, strategy, instances):
+    launch = launched(*CASES[case])
+    given = parser().parse_args(words(launch))
+    assert given.data_parallel_sharding_strategy == strategy
+    assert given.num_distributed_optimizer_instances == instances
+    # Megatron-FSDP refuses to run with one queue, all else with several.
+    assert "unset CUDA_DEVICE_MAX_CONNECTIONS\n" in launch.files["launch-a.sh"]
+    assert "MAX_CONNECTIONS:-1" in launched(*CASES["llama"]).files["launch-a.sh"]
+
+
+def test_copies_of_each_site_shard_among_themselves():
+    """Two pipelines, two copies each: the optimizer is sharded over 2 of the 4 copies, not over a slow link."""
+    one = plan(17, 17, zero_stage=1, microbatches=4)
+    other = Pipeline(tuple(replace(stage, domain="b") for stage in one.pipelines[0].stages), 2, 4)
+    both = replace(one, pipelines=(*one.pipelines, other))
+    given = parser().parse_args(words(launched(both, planned("llama-3.1-8b"))))
+    assert given.use_distributed_optimizer
+    assert given.num_distributed_optimizer_instances == 2
+    single = replace(both, pipelines=tuple(replace(p, replicas=1) for p in both.pipelines))
+    alone = parser().parse_args(words(launched(single, planned("llama-3.1-8b"))))
+    assert not alone.use_distributed_optimizer  # a copy alone shards nothing
+    uneven = replace(both, pipelines=(both.pipelines[0], replace(other, replicas=3)))
+    with pytest.raises(UsageError, match="shards over 2, 3 copies"):
+        launched(uneven, planned("llama-3.1-8b"))
+
+
+def test_fp8_copies_of_weights_are_counted_or_said():
+    launch = launched(*CASES["fp8"])
+    assert "--fp8-param-gather" not in words(launch)
+    assert any("FP8 copies" in note for note in launch.notes)
+    sharded = launched(*CASES["fp8-sharded"])
+    assert "--fp8-param-gather" in words(sharded)
+    assert not any("FP8 copies" in note for note in sharded.notes)
 
 
 def test_a_group_of_microbatches_that_megatron_does_not_interleave_is_refused():

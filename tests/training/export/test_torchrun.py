@@ -188,3 +188,5 @@ def test_what_train_py_does_otherwise_is_said():
     for note in launch.notes:
         assert f"# note: {note}" in launch.files["launch-a.sh"]
     assert render(layout(TWO)).notes == ()
+    (note,) = render(layout(replace(TWO, zero_stage=3))).notes
+    assert "does not shard optimizer, gradients and weights" in note

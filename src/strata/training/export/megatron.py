@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
-from strata.training.export.megatron_arguments import arguments, global_batch
+from strata.training.export.megatron_arguments import arguments, global_batch, uses_fsdp
 from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
 from strata.training.plan.schema import PlannedJob
@@ -53,16 +53,22 @@ def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
             ],
         )
         files[f"launch-{nodes.slug}.sh"] = (
-            head + _ARGUMENTS + (_torchrun(nodes) if is_in_order else _each(nodes, ranks))
+            head + _start(plan) + (_torchrun(nodes) if is_in_order else _each(nodes, ranks))
         )
     return LaunchFiles(files, ranks, notes)
 
 
-_ARGUMENTS = """: "${MEGATRON:?set it to the folder of a Megatron-LM checkout}"
-export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"
+def _start(plan: TrainingPlan) -> str:
+    """Return the lines that read the arguments. NCCL's order takes one queue of kernels, FSDP several."""
+    queues = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
+    if uses_fsdp(plan):
+        queues = "unset CUDA_DEVICE_MAX_CONNECTIONS"
+    return f"""\
+: "${{MEGATRON:?set it to the folder of a Megatron-LM checkout}}"
+{queues}
 ARGS=()
 while read -r option value; do
-  [[ -z $option || $option == \\#* ]] || ARGS+=("$option" ${value:+"$value"})
+  [[ -z $option || $option == \\#* ]] || ARGS+=("$option" ${{value:+"$value"}})
 done <"$(dirname "$0")/megatron-args.txt"
 """
 
@@ -110,8 +116,12 @@ def _refusals(plan: TrainingPlan) -> Iterator[str]:
         )
     if plan.local_steps > 1:
         yield f"it crosses domains every {plan.local_steps} steps (DiLoCo), and Megatron does so every step"
-    if plan.zero_stage > 1:
-        yield f"it shards gradients (ZeRO stage {plan.zero_stage}), and Megatron's optimizer shards its state only"
+    copies = sorted({pipeline.replicas for pipeline in plan.pipelines})
+    if plan.zero_stage and len(copies) > 1:
+        yield (
+            f"it shards over {', '.join(map(str, copies))} copies (ZeRO stage {plan.zero_stage}), and Megatron "
+            "over groups of one size"
+        )
     if sum(stage.num_layers for stage in first.stages) < 3:
         yield "it has no layer between embedding and head"
 
@@ -133,6 +143,11 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield (
             f"Megatron does not compress gradients; the plan does, {plan.gradient_compression:g} to 1, so sums "
             "across domains will take longer than the plan's"
+        )
+    if job.precision == "fp8" and plan.state_shards(pipeline) == 1:
+        yield (
+            "Transformer Engine keeps FP8 copies of bf16 weights (--fp8-param-gather takes a sharded optimizer): "
+            "up to 2 bytes a parameter more than the plan's"
         )
     if job.hidden_size is None or job.num_heads is None:
         yield "the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"

@@ -42,21 +42,52 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     # arXiv 2205.05198 §4.1), gradients in fp32 beside bf16 weights (18 bytes a parameter for 16), SGD's momentum.
     yield "--attention-dropout 0"
     yield "--hidden-dropout 0"
-    if job.precision in ("bf16", "fp16"):
-        yield f"--{job.precision}"
-    if job.precision == "bf16":
+    if job.precision in ("bf16", "fp16", "fp8"):
+        yield "--fp16" if job.precision == "fp16" else "--bf16"
+    if job.precision in ("bf16", "fp8"):
         yield "--grad-reduce-in-bf16"
+    if job.precision == "fp8":
+        yield "--fp8-format hybrid"
+        yield "--fp8-recipe delayed"
     if job.optimizer == "sgd":
         yield "--optimizer sgd"
         yield "--sgd-momentum 0"
     else:
         yield "--optimizer adam"
-    if plan.zero_stage == 1:
-        yield "--use-distributed-optimizer"
+    yield from _copies(plan, job)
     if plan.recompute is Recompute.FULL:
         yield "--recompute-granularity full"
         yield "--recompute-method uniform"
         yield "--recompute-num-layers 1"
+
+
+def _copies(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
+    """Yield what copies exchange and shard. ZeRO-1 is the distributed optimizer, 2 and 3 are Megatron-FSDP.
+
+    Gradients are summed behind the last backward and weights fetched ahead of the work, as the plan counts.
+    """
+    copies, shards = sum(pipeline.replicas for pipeline in plan.pipelines), plan.state_shards(plan.pipelines[0])
+    if copies > 1:
+        yield "--overlap-grad-reduce"
+    if shards == 1:
+        return
+    yield "--use-distributed-optimizer"
+    yield "--overlap-param-gather"
+    if copies > shards:
+        yield f"--num-distributed-optimizer-instances {copies // shards}"
+    if job.precision == "fp8":  # weights in FP8, rows and columns, take the two bytes of one in bf16
+        yield "--fp8-param-gather"
+    if uses_fsdp(plan):
+        yield "--use-megatron-fsdp"
+        sharded = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
+        yield f"--data-parallel-sharding-strategy {sharded}"
+        yield "--ckpt-format fsdp_dtensor"
+        yield "--init-model-with-meta-device"
+
+
+def uses_fsdp(plan: TrainingPlan) -> bool:
+    """Whether the plan shards more than the optimizer's state."""
+    return plan.zero_stage > 1 and plan.state_shards(plan.pipelines[0]) > 1
 
 
 def global_batch(plan: TrainingPlan) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import resources
+from typing import Final
 
 from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import RankLayout, rank_map
@@ -49,6 +50,13 @@ def _notes(plan: TrainingPlan) -> Iterator[str]:
         )
     if plan.zero_stage:
         yield (
-            f"train.py does not shard the optimizer; the plan does (ZeRO stage {plan.zero_stage}), so a rank "
-            "needs more memory than the plan's"
+            f"train.py does not shard {_SHARDED[plan.zero_stage]}; the plan does (ZeRO stage {plan.zero_stage}), "
+            "so a rank needs more memory than the plan's"
         )
+
+
+_SHARDED: Final = {
+    1: "the optimizer",
+    2: "optimizer and gradients",
+    3: "optimizer, gradients and weights",
+}
