@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link
 from strata.simulate.report import StepReport
-from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain import Chain, chains
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.job import Recompute, Schedule, TrainingJob
@@ -123,16 +123,16 @@ def small_profile(rng: np.random.Generator, fleet: Fleet, count: int) -> LayerPr
     return LayerProfile(times)
 
 
-def every_plan(problem: Problem) -> list[tuple[TrainingPlan, StepReport]]:
-    """All plans of a problem with their exact reports, by plain enumeration: no bound has a say in it."""
+def every_plan(problem: Problem, *, all_splits: bool = True) -> list[tuple[TrainingPlan, StepReport]]:
+    """All plans of a problem with their exact reports, without a bound (`all_splits`: and splits)."""
     plans = []
     for setting in problem.configs:
         for size in range(1, len(problem.fleet.domains) + 1):
             for order in permutations(range(len(problem.fleet.domains)), size):
                 if has_room_and_links(problem, setting, order):
-                    plans += [
-                        plan for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)
-                    ]
+                    for chain in chains(problem, setting, order):
+                        if isinstance(chain, Chain):
+                            plans += [chain.plan, *(chain.within(np.inf) if all_splits else ())]
     shards = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
     for way in range(len(shards.ways)):
         for group in range(len(shards.groups)):

@@ -125,8 +125,8 @@ def _proof(data: dict[str, Any]) -> Shown:
     gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
     bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
     yield (
-        f"  optimality gap ≤ {gap}{bound}; {proof['branches']:,} branches, {proof['evaluated']} plans "
-        f"evaluated in {show_time(data['search_s'])}"
+        f"  optimality gap ≤ {gap} over all layer splits{bound}; {proof['branches']:,} branches, "
+        f"{proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
     )
 
 

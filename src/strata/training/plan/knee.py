@@ -7,7 +7,7 @@ from typing import Final
 
 from strata.clock import Clock
 from strata.training.plan.exact.problem import POOL
-from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.exact.search import Evaluated, Search, SearchResult
 from strata.training.plan.objective import Scales, money
 from strata.training.plan.report import TrainingPlanReport
 from strata.workload.job import Objective
@@ -34,7 +34,8 @@ def knee(report: TrainingPlanReport, *, clock: Clock, deadline: float) -> Evalua
     limits = replace(job.limits, tokens_per_s=best.report.tokens_per_s / (1 + SLOWER))
     problem = replace(report.problem, job=replace(job, objective=Objective.COST, limits=limits))
     search = Search(problem, Scales(), members, clock=clock, deadline=deadline)
-    for item in search.run(incumbent=money(cheapest.report), keeps_best=True).ranked[:1]:
+    so_far = SearchResult({cheapest.domain_set: replace(cheapest, score=money(cheapest.report))})
+    for item in search.run(so_far=so_far, keeps_best=True).ranked[:1]:
         if money(item.report) < money(cheapest.report):
             cheapest = replace(item, score=item.report.step_time_s)
     return cheapest

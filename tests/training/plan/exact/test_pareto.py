@@ -17,9 +17,11 @@ from tests.support.small_cases import every_plan, small_case
 
 
 def non_dominated(values):
-    points = np.unique(np.array(values).reshape(-1, 3), axis=0)
-    kept = [p for p in points if not ((points <= p).all(axis=1) & (points < p).any(axis=1)).any()]
-    return np.array(kept).reshape(-1, 3)
+    kept = np.empty((0, 3))
+    for point in np.unique(np.array(values).reshape(-1, 3), axis=0):  # sorted: none is dominated by a later one
+        if not (kept <= point).all(axis=1).any():
+            kept = np.vstack([kept, point])
+    return kept
 
 
 @examples(30)

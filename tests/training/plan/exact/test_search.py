@@ -37,14 +37,14 @@ def test_an_incumbent_that_is_good_enough_leaves_nothing_to_find():
 
 def test_plans_are_evaluated_long_before_all_branches_that_could_be_better_are_built(monkeypatch):
     """Bounds that are far too low: by them every branch should be built before any plan is worth evaluating."""
-    bounds, build, opened = ChainSpace.bounds, ChainSpace.build, []
+    bounds, build, opened = ChainSpace.bounds, ChainSpace.open, []
 
     def far_less(space, config):
         known = bounds(space, config)
         return replace(known, step_s=known.step_s / 1000)
 
     monkeypatch.setattr(ChainSpace, "bounds", far_less)
-    monkeypatch.setattr(ChainSpace, "build", lambda *args: opened.append(args) or build(*args))
+    monkeypatch.setattr(ChainSpace, "open", lambda *args: opened.append(args) or build(*args))
     found = search(clock=lambda: float(len(opened)), deadline=20).run()
     assert found.stopped
     assert found.ranked

@@ -1,9 +1,12 @@
-"""One pipeline made concrete: stages in their domains, layers split exactly, warm-ups that fit memory."""
+"""One pipeline made concrete: stages in their domains, their warm-ups, and every split of the layers that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -13,14 +16,72 @@ from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import StageRoom, StageShape
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
+from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.problem import ParallelConfig, Problem
-from strata.training.plan.exact.split import split
+from strata.training.plan.exact.splits import Splits
 from strata.units import show_bytes
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-Layout = list[tuple[Domain, int]]
+MANY: Final = 10**9
+"""Microbatches so many that only the slowest stage counts."""
+
+Layout = tuple[tuple[Domain, int], ...]
 """Domain and tensor-parallel degree of each stage, in pipeline order."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages in their domains under one schedule, whose layers may still be split in any way that fits.
+
+    `plan` is the split of the least bound. A chain without `splits` is built in that split alone.
+    """
+
+    problem: Problem
+    plan: TrainingPlan
+    splits: Splits | None
+    egress_usd: float
+    """What its messages between domains cost a step at least."""
+    useful_s: float
+    """Device-seconds of use in a step at most."""
+    after_s: float = 0.0
+    """What a step takes at least after its pipeline."""
+
+    @property
+    def bound_s(self) -> float:
+        """What no split's step can beat."""
+        return self.after_s + (self.splits.bound_s if self.splits is not None else 0.0)
+
+    def least(self, step_s: float) -> tuple[float, float]:
+        """Return bounds on utilisation (from above) and money (USD, from below) of a step that takes so long."""
+        usd = self.egress_usd
+        prices = [
+            (self.problem.fleet.domain(name).price_usd_per_device_hour, count)
+            for name, count in self.plan.devices().items()
+        ]
+        if all(price is not None for price, _ in prices):
+            usd += sum((price or 0.0) * count for price, count in prices) * step_s / 3600
+        return self.useful_s / (self.plan.num_devices * step_s), usd
+
+    def longest_s(self, is_worth: Callable[[float], bool]) -> float:
+        """Return up to which step time a plan of this chain `is_worth` building, which no longer one then is."""
+        low, high = self.bound_s, self.bound_s * 1e9
+        if is_worth(high):  # the goal is money, and none is known of these devices
+            return np.inf
+        while high - low > 1e-5 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if is_worth(middle) else (low, middle)
+        return high
+
+    def within(self, limit_s: float) -> Iterator[TrainingPlan]:
+        """Yield the plan of every other split whose step could take at most `limit_s`."""
+        own = tuple(stage.num_layers for stage in self.plan.pipelines[0].stages)
+        for counts in self.splits.within(limit_s - self.after_s) if self.splits is not None else ():
+            if counts != own:
+                plan = _with_layers(self.plan, counts)
+                fitting = self.problem.model.fastest_zero(plan, _zero_stages(self.problem, plan))
+                if fitting is not None:
+                    yield fitting
 
 
 def build_chain(
@@ -31,74 +92,177 @@ def build_chain(
     microbatches: int | None = None,
     schedules: tuple[Schedule, ...] | None = None,
 ) -> Iterator[TrainingPlan | Reason]:
-    """Yield one plan per allowed schedule for domains (positions in the fleet) in this order.
+    """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
+    for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
+        yield chain.plan if isinstance(chain, Chain) else chain
+
+
+def chains(
+    problem: Problem,
+    config: ParallelConfig,
+    order: tuple[int, ...],
+    *,
+    microbatches: int | None = None,
+    schedules: tuple[Schedule, ...] | None = None,
+) -> Iterator[Chain | Reason]:
+    """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
 
     A schedule that does not fit memory yields its Reason instead. `microbatches` per copy is the whole
     batch's unless given (a pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
     count = microbatches or problem.microbatches(config)
-    layout: Layout = []
+    stages: list[tuple[Domain, int]] = []
     for domain in (problem.fleet.domains[i] for i in order):
         ranks = problem.ranks(domain, config)
         if problem.model.layers(domain, ranks, config.microbatch_size, config.recompute) is None:
             kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
             yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
             return
-        layout += [(domain, ranks)] * problem.stages(domain, config)
-    stages = len(layout)
-    if not 1 <= stages <= len(problem.job.layers):
+        stages += [(domain, ranks)] * problem.stages(domain, config)
+    if not 1 <= len(stages) <= len(problem.job.layers):
         return
     crosses = len(order) > 1
-    for schedule in (schedules or problem.job.schedules) if stages > 1 else (Schedule.ONE_F_ONE_B,):
+    row = _Row(problem, config, tuple(stages), count)
+    for schedule in (schedules or problem.job.schedules) if len(stages) > 1 else (Schedule.ONE_F_ONE_B,):
         if schedule is Schedule.LATENCY_AWARE and not crosses:
             continue
         if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in problem.job.schedules:
             continue  # without a slow link GPipe only costs memory
         if schedule is Schedule.INTERLEAVED and (
-            crosses or count % stages or 2 * stages > len(problem.job.layers)
+            crosses or count % len(stages) or 2 * len(stages) > len(problem.job.layers)
         ):
             continue
-        yield _scheduled(problem, config, layout, schedule, count)
+        yield row.scheduled(schedule)
 
 
-def _scheduled(
-    problem: Problem, config: ParallelConfig, layout: Layout, schedule: Schedule, count: int
-) -> TrainingPlan | Reason:
-    free = _split(problem, config, layout)
-    warmup = [min(w, count - 1) for w in classic_warmup(len(layout))]
-    virtual = 2 if schedule is Schedule.INTERLEAVED else 1
-    plan = _plan(config, layout, free, warmup, schedule, count, virtual)
-    if schedule is Schedule.GPIPE:
-        plan = _with_warmup(plan, [count - 1] * len(layout))
-    elif schedule is Schedule.LATENCY_AWARE:
-        times = stack([problem.model.times(plan, plan.pipelines[0])])
-        deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
-        plan = _with_warmup(plan, [int(w) for w in deeper])
-    stages = problem.job.zero_stages if config.data_parallel > 1 else problem.job.zero_stages[:1]
-    fitting = problem.model.fastest_zero(plan, stages)
-    if fitting is not None:
-        return fitting
-    return _fit(problem, config, layout, replace(plan, zero_stage=max(stages)))
+@dataclass(frozen=True)
+class _Row:
+    """Stages in order, and how many microbatches each copy works through."""
+
+    problem: Problem
+    config: ParallelConfig
+    layout: Layout
+    microbatches: int
+
+    def scheduled(self, schedule: Schedule) -> Chain | Reason:
+        """Return these stages under a schedule, or why they do not fit."""
+        count = self.microbatches
+        warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
+        # Of chunks only the slowest stage counts: the split for very many microbatches.
+        paced = schedule is Schedule.INTERLEAVED
+        free = self._splits(None, (), MANY if paced else count).best
+        assert free is not None, "no more stages than layers"
+        plan = self._plan(free, warmup, schedule)
+        if schedule is Schedule.GPIPE:
+            plan = _with_warmup(plan, [count - 1] * len(self.layout))
+        elif schedule is Schedule.LATENCY_AWARE:
+            times = stack([self.problem.model.times(plan, plan.pipelines[0])])
+            deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
+            plan = _with_warmup(plan, [int(w) for w in deeper])
+        zero_stages = _zero_stages(self.problem, plan)
+        several = MANY if paced else count
+        best = [self._splits(replace(plan, zero_stage=zero), (zero,), several).best for zero in zero_stages]
+        fitting = [_with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
+        fastest = [self.problem.model.fastest_zero(one, zero_stages) for one in fitting]
+        plans = [one for one in fastest if one is not None]
+        if not plans:
+            return _too_large(self.problem, replace(plan, zero_stage=max(zero_stages)))
+        if len(plans) > 1:
+            plans.sort(key=lambda one: self.problem.model.bounds([one])[0].step_time_s)
+        messages = count * self.config.data_parallel
+        useful_s = self.problem.compute_cost(self.config).useful_s
+        most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
+        return Chain(
+            self.problem,
+            plans[0],
+            None if paced or len(self.layout) == 1 else self._splits(plan, zero_stages, count),
+            egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
+            useful_s=messages * most_useful_s,
+        )
+
+    def _splits(self, plan: TrainingPlan | None, zero_stages: tuple[int, ...], microbatches: int) -> Splits:
+        """Return the splits whose stages each fit under one of these ZeRO stages; without a plan, all."""
+        config, kinds = self.config, self.problem.kinds
+        shapes: list[tuple[StageShape, ...]] = [()] * len(self.layout)
+        rounds = [0] * (len(self.layout) - 1)
+        if plan is not None:
+            pipeline = plan.pipelines[0]
+            with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
+            shapes = [
+                tuple(StageShape.of(one, pipeline, position) for one in with_zero)
+                for position in range(len(self.layout))
+            ]
+            warmup = [min(stage.warmup, microbatches - 1) for stage in pipeline.stages]
+            if plan.schedule is not Schedule.INTERLEAVED:
+                rounds = [(microbatches - 1 - there) // (here - there + 1) for here, there in pairwise(warmup)]
+        row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
+        work = config.microbatch_size, config.recompute
+        key = (row, work, self._hops_s, self._slowest_s, tuple(shapes), tuple(rounds), microbatches)
+        if key not in self.problem.splits:
+            times = [
+                self._stage_s(domain, ranks, some)
+                for (domain, ranks), some in zip(self.layout, shapes, strict=True)
+            ]
+            self.problem.splits[key] = Splits(times, self._hops_s, rounds, self._slowest_s, microbatches)
+        return self.problem.splits[key]
+
+    def _stage_s(self, domain: Domain, ranks: int, shapes: tuple[StageShape, ...]) -> Floats:
+        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too large."""
+        problem, config = self.problem, self.config
+        key = (problem.kinds[domain.name], ranks, config.microbatch_size, config.recompute, shapes)
+        if key not in problem.stage_times:
+            layers = problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
+            assert layers is not None, "domains of unknown speed are excluded before"
+            times = layers.work[None, :] - layers.work[:, None]
+            at, limit_bytes = np.arange(len(times)), problem.model.memory_limit_bytes(domain)
+            rooms = [StageRoom(problem.job, shape, limit_bytes=limit_bytes) for shape in shapes]
+            most = at + (
+                np.max([[room.layers(first) for first in at.tolist()] for room in rooms], axis=0)
+                if rooms
+                else len(times)
+            )
+            problem.stage_times[key] = np.where(
+                (at[None, :] > at[:, None]) & (at[None, :] <= most[:, None]), times, np.inf
+            )
+        return problem.stage_times[key]
+
+    @cached_property
+    def _hops_s(self) -> tuple[float, ...]:
+        return tuple(hop.serial_s + hop.latency_s + back.serial_s + back.latency_s for hop, back in self._hops)
+
+    @cached_property
+    def _slowest_s(self) -> float:
+        return max((max(hop.serial_s, back.serial_s) for hop, back in self._hops), default=0.0)
+
+    @cached_property
+    def _hops(self) -> list[tuple[Hop, Hop]]:
+        """What a microbatch costs at least over each cut, there and back."""
+        stages = tuple(Stage(domain.name, 0, 0, ranks) for domain, ranks in self.layout)
+        pipeline = Pipeline(stages, self.config.data_parallel, self.microbatches)
+        sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(stages) - 1)
+        return hops(self.problem.fleet, pipeline, sizes)
+
+    def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule) -> TrainingPlan:
+        stages = tuple(
+            Stage(domain.name, 0, 0, ranks, depth)
+            for (domain, ranks), depth in zip(self.layout, warmup, strict=True)
+        )
+        plan = TrainingPlan(
+            pipelines=(Pipeline(stages, self.config.data_parallel, self.microbatches),),
+            microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
+            virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1,
+        )  # fmt: skip
+        return _with_layers(plan, counts)
 
 
-def _fit(problem: Problem, config: ParallelConfig, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
-    """Return the plan with layers moved so that every stage fits, or why none does."""
+def _zero_stages(problem: Problem, plan: TrainingPlan) -> tuple[int, ...]:
+    stages = problem.job.zero_stages
+    return stages if plan.pipelines[0].replicas > 1 else stages[:1]
+
+
+def _too_large(problem: Problem, plan: TrainingPlan) -> Reason:
+    """Return which stage lacks most memory in the split that ignores it."""
     model, pipeline = problem.model, plan.pipelines[0]
-    shapes = tuple(StageShape.of(plan, pipeline, i) for i in range(len(layout)))
-    key = (*_kinds(problem, config, layout), shapes)
-    if key not in problem.splits:
-        rooms = [
-            StageRoom(problem.job, shape, limit_bytes=model.memory_limit_bytes(domain))
-            for (domain, _), shape in zip(layout, shapes, strict=True)
-        ]
-        problem.splits[key] = split(_prefixes(problem, config, layout), lambda i, first: rooms[i].layers(first))
-    counts = problem.splits[key]
-    if counts is not None:
-        stages, first = [], 0
-        for stage, layers in zip(pipeline.stages, counts, strict=True):
-            stages.append(replace(stage, first_layer=first, num_layers=layers))
-            first += layers
-        return replace(plan, pipelines=(replace(pipeline, stages=tuple(stages)),))
     needs = [
         (
             model.stage_memory_bytes(plan, pipeline, stage),
@@ -114,44 +278,13 @@ def _fit(problem: Problem, config: ParallelConfig, layout: Layout, plan: Trainin
     )  # fmt: skip
 
 
-def _prefixes(problem: Problem, config: ParallelConfig, layout: Layout) -> list[Floats]:
-    prefixes = []
-    for domain, ranks in layout:
-        layers = problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
-        assert layers is not None, "domains of unknown speed are excluded before"
-        prefixes.append(layers.work)
-    return prefixes
-
-
-def _split(problem: Problem, config: ParallelConfig, layout: Layout) -> tuple[int, ...]:
-    """Return the split that ignores memory; the same for every order of like stages."""
-    key = _kinds(problem, config, layout)
-    if key not in problem.splits:
-        problem.splits[key] = split(_prefixes(problem, config, layout))
-    counts = problem.splits[key]
-    assert counts is not None, "no more stages than layers"
-    return counts
-
-
-def _kinds(problem: Problem, config: ParallelConfig, layout: Layout) -> tuple[object, ...]:
-    """Return what a split depends on beside memory: the same for every order of like stages."""
-    kinds = tuple((problem.kinds[domain.name], ranks) for domain, ranks in layout)
-    return kinds, config.microbatch_size, config.recompute
-
-
-def _plan(
-    config: ParallelConfig, layout: Layout, counts: tuple[int, ...], warmup: list[int],
-    schedule: Schedule, microbatches: int, virtual: int,
-) -> TrainingPlan:  # fmt: skip
+def _with_layers(plan: TrainingPlan, counts: tuple[int, ...]) -> TrainingPlan:
+    pipeline = plan.pipelines[0]
     stages, first = [], 0
-    for (domain, ranks), layers, depth in zip(layout, counts, warmup, strict=True):
-        stages.append(Stage(domain.name, first, layers, ranks, depth))
+    for stage, layers in zip(pipeline.stages, counts, strict=True):
+        stages.append(replace(stage, first_layer=first, num_layers=layers))
         first += layers
-    return TrainingPlan(
-        pipelines=(Pipeline(tuple(stages), config.data_parallel, microbatches),),
-        microbatch_size=config.microbatch_size, schedule=schedule, recompute=config.recompute,
-        virtual_stages=virtual,
-    )  # fmt: skip
+    return replace(plan, pipelines=(replace(pipeline, stages=tuple(stages)),))
 
 
 def _with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:

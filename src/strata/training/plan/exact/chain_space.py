@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, permutations
 from typing import Final
@@ -16,7 +16,7 @@ from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.simulate.traffic import replica_wire
-from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain import Chain, chains
 from strata.training.plan.exact.problem import ComputeCost, ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
@@ -193,17 +193,24 @@ class ChainSpace:
 
     def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""
+        built = self.open(config, mask)
+        return built if isinstance(built, Reason) else [chain.plan for chain in built]
+
+    def open(self, config: ParallelConfig, mask: int) -> list[Chain] | Reason:
+        """Return the chains of one subset, their layers not yet split, or why none fits."""
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
-        plans: list[TrainingPlan] = []
+        built: list[Chain] = []
         refusal: Reason | None = None
         for order in self.orders(config, picked):
-            for plan in build_chain(self.problem, config, order):
-                if isinstance(plan, Reason):
-                    refusal = plan
-                else:
-                    plans.append(plan)
-        if plans:
-            return plans
+            for chain in chains(self.problem, config, order):
+                if isinstance(chain, Reason):
+                    refusal = chain
+                    continue
+                stages = np.array([len(chain.plan.pipelines[0].stages)])
+                after_s = self._sync_bound(config, stages, self.problem.compute_cost(config))
+                built.append(replace(chain, after_s=float(after_s[0])))
+        if built:
+            return built
         assert refusal is not None, "a subset without an order has an infinite bound"
         return refusal
 

@@ -7,6 +7,7 @@ never built; everything else is built and evaluated. What is left is the non-dom
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -15,11 +16,12 @@ from strata.arrays import Bools, Floats
 from strata.clock import Clock
 from strata.errors import UsageError
 from strata.simulate.report import StepReport
-from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain import Chain
+from strata.training.plan.exact.chain import chains as chains_of
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import efficient
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.search import MOST_SPLITS, Evaluated
 from strata.training.plan.exact.shards import DataParallelPlan, ShardSpace
 from strata.training.plan.objective import Scales, money, score_report, within_limits
 from strata.workload.plan import TrainingPlan
@@ -60,19 +62,39 @@ def front(
     points = _points(archive)
     alive = ~_dominated(bounds, points)
     built: list[TrainingPlan] = []
+    opened: list[Chain] = []
     for done, position in enumerate(order):
         if not alive[position]:
             continue
         if clock() > deadline:
             return _sorted(archive), False
-        built += _build(problem, chains, shards, branches[position], bounds[position], points)
+        plans, some = _build(problem, chains, shards, branches[position], bounds[position], points)
+        built, opened = built + plans, opened + some
         if len(built) >= BATCH or not archive:
             archive = _merge(problem, archive, built)
             built = []
             points = _points(archive)
             alive &= ~_dominated(bounds, points)
             advance(done / len(order))
-    return _sorted(_merge(problem, archive, built)), True
+    archive = _merge(problem, archive, built)
+    for chain in opened:
+        if clock() > deadline:
+            return _sorted(archive), False
+        archive = _merge(problem, archive, _other_splits(chain, _points(archive)))
+    return _sorted(archive), True
+
+
+def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
+    """Return the plans of a chain in other splits of its layers that no point could be as good as."""
+
+    def is_dominated(step_s: float) -> bool:
+        utilization, usd = chain.least(step_s)
+        return bool(_dominated(np.array([[step_s, -utilization, usd]]), points)[0])
+
+    if chain.splits is None or is_dominated(chain.bound_s):
+        return []
+    limit_s = chain.longest_s(lambda step_s: not is_dominated(step_s))
+    return list(islice(chain.within(limit_s), MOST_SPLITS))
 
 
 def _branches(
@@ -99,19 +121,18 @@ def _build(
     branch: tuple[int, int] | DataParallelPlan,
     bound: Floats,
     points: Floats,
-) -> list[TrainingPlan]:
-    """Return the plans of a branch, but for the orders of its domains that some point is as good as."""
+) -> tuple[list[TrainingPlan], list[Chain]]:
+    """Return the plans and chains of a branch, but for the orders that some point is as good as."""
     if isinstance(branch, DataParallelPlan):
         plan = shards.build(branch)
-        return [] if plan is None else [plan]
+        return [] if plan is None else [plan], []
     config, mask = problem.configs[branch[0]], branch[1]
     picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)
     orders = chains.orders(config, picked, all_efficient=True)
     out = _dominated(chains.order_bounds(config, orders, bound), points)
     kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
-    return [
-        plan for order in kept for plan in build_chain(problem, config, order) if isinstance(plan, TrainingPlan)
-    ]
+    built = [chain for order in kept for chain in chains_of(problem, config, order) if isinstance(chain, Chain)]
+    return [chain.plan for chain in built], built
 
 
 def _merge(problem: Problem, archive: list[Evaluated], plans: list[TrainingPlan]) -> list[Evaluated]:

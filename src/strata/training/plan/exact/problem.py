@@ -16,6 +16,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.compute import LayerSums, peak_flops
 from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.split import least_shares, most_shares
+from strata.training.plan.exact.splits import Splits
 from strata.workload.job import Recompute, TrainingJob
 
 MICROBATCHES: Final = (1, 2, 4, 8, 16)
@@ -112,8 +113,13 @@ class Problem:
         return StepModel(self.fleet, self.job)
 
     @cached_property
-    def splits(self) -> dict[object, tuple[int, ...] | None]:
-        """Layer splits found so far (None: none fits), by kinds of stages: like stages share theirs."""
+    def splits(self) -> dict[object, Splits]:
+        """Layer splits of rows of stages met so far: like rows share theirs."""
+        return {}
+
+    @cached_property
+    def stage_times(self) -> dict[object, Floats]:
+        """Times of all runs of layers on one stage, by kind of stage."""
         return {}
 
     @cached_property

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from strata.clock import Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.simulate.report import StepReport
+from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.shards import ShardSpace
@@ -40,6 +42,9 @@ CLOSEST: Final = 4
 
 DIVE: Final = 3
 """Branches opened before the first plans are evaluated, whatever their bounds."""
+
+MOST_SPLITS: Final = 200
+"""Layer splits of one chain that are built; where more could be better, the gap says so."""
 
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
@@ -129,6 +134,8 @@ class Search:
         self.shards = shards or ShardSpace(problem, tuple(members))
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
+        self._chains: list[tuple[float, int, Chain]] = []
+        self._unsplit = np.inf
         self._refused: set[int] = set()
         self._serial = 0
 
@@ -159,7 +166,7 @@ class Search:
         self._explore(bounds, codes, incumbent)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
-            proved, self._built = self.result.bound, []
+            proved, self._built, self._chains = self.result.bound, [], []
             in_step = (codes >= 0) | (self._local_steps(codes) == 1)
             self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
             self.result.bound = proved
@@ -186,22 +193,25 @@ class Search:
         while True:
             branch = float(bounds[order[position]]) if position < len(order) else np.inf
             plan = self._built[0][0] if self._built else np.inf
+            chain = self._chains[0][0] if self._chains else np.inf
             threshold = min(self._best(in_step=in_step), incumbent)
             threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
-            if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
+            if min(branch, plan, chain) >= threshold or not np.isfinite(min(branch, plan, chain)):
                 break
             if self._is_late():
                 self.result.stopped = True
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
             # has plans then, however many branches seem better than all that is built.
-            if branch < plan and not (position >= dive and self._built):
+            if branch < min(plan, threshold) and not (position >= dive and plan < threshold):
                 self._open(int(codes[order[position]]))
                 position += 1
-            else:
+            elif plan < threshold:
                 dive = max(dive, 2 * position)
                 self._evaluate_next(threshold)
-        self.result.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
+            else:  # only now: the better the best plan, the fewer splits are worth building
+                self._split(threshold)
+        self.result.bound = min(branch, plan, chain, self._unsplit, self._best(in_step=in_step), incumbent)
 
     def _best(self, *, in_step: bool) -> float:
         if not in_step:
@@ -261,11 +271,15 @@ class Search:
             self._push([] if plan is None else [plan])
             return
         number, index = divmod(code, len(self.chains.masks))
-        built = self.chains.build(self.problem.configs[number], int(self.chains.masks[index]))
+        built = self.chains.open(self.problem.configs[number], int(self.chains.masks[index]))
         if isinstance(built, Reason):
             self._refuse(code, built)
-        else:
-            self._push(built)
+            return
+        self._push(chain.plan for chain in built)
+        for chain in built:
+            if chain.splits is not None:
+                self._serial += 1
+                heapq.heappush(self._chains, (self._least_score(chain, chain.bound_s), self._serial, chain))
 
     def _refuse(self, code: int, reason: Reason) -> None:
         self._refused.add(code)
@@ -278,6 +292,19 @@ class Search:
         for plan, report in zip(plans, self.problem.model.bounds(plans), strict=True):
             self._serial += 1
             heapq.heappush(self._built, (score_report(self.problem.job, self.scales, report), self._serial, plan))
+
+    def _least_score(self, chain: Chain, step_s: float) -> float:
+        """Return a bound on the score of a chain's plans that take at least so long."""
+        return float(score(self.problem.job, self.scales, step_s, *chain.least(step_s)))
+
+    def _split(self, threshold: float) -> None:
+        """Build the plans of the least chain in every other split that could score better than `threshold`."""
+        least, _, chain = heapq.heappop(self._chains)
+        limit_s = chain.longest_s(lambda step_s: self._least_score(chain, step_s) < threshold)
+        plans = list(islice(chain.within(limit_s), MOST_SPLITS + 1))
+        if len(plans) > MOST_SPLITS:
+            self._unsplit = min(self._unsplit, least)
+        self._push(plans)
 
     def _evaluate_next(self, threshold: float) -> None:
         batch: list[tuple[float, int, TrainingPlan]] = []

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.training.plan.exact.splits import Splits
+from tests.support.laws import examples
+
+
+def all_splits(layers: int, stages: int) -> list[tuple[int, ...]]:
+    return [
+        tuple(b - a for a, b in pairwise((0, *cuts, layers)))
+        for cuts in combinations(range(1, layers), stages - 1)
+    ]
+
+
+def case(seed: int):
+    """Stages whose layers differ, some with little memory, links of any speed, and strictly falling warm-ups."""
+    rng = np.random.default_rng(seed)
+    layers, stages, count = int(rng.integers(1, 8)), int(rng.integers(1, 5)), int(rng.integers(1, 12))
+    stages = min(stages, layers)
+    work = rng.uniform(0.1, 3, (stages, layers)) if rng.random() < 0.5 else np.ones((stages, layers))
+    prefix = np.concatenate([np.zeros((stages, 1)), np.cumsum(work, axis=1)], axis=1)
+    at = np.arange(layers + 1)
+    times = []
+    for row in prefix:
+        most = int(rng.integers(1, layers + 1))
+        fits = (at[None, :] > at[:, None]) & (at[None, :] <= at[:, None] + most)
+        times.append(np.where(fits, row[None, :] - row[:, None], np.inf))
+    serial, latency = rng.choice([0.0, 0.1, 2.0], (2, 2, max(0, stages - 1)))
+    warmup = np.minimum(np.cumsum(rng.integers(1, 4, stages))[::-1] - 1, count - 1)
+    rounds = [(count - 1 - there) // (here - there + 1) for here, there in pairwise(warmup.tolist())]
+    hops_s = (serial + latency).sum(axis=0).tolist()
+    splits = Splits(times, hops_s, rounds, float(serial.max(initial=0.0)), count)
+
+    def exact_s(counts: tuple[int, ...]) -> float:
+        ends = np.cumsum([0, *counts])
+        each = np.array([[times[k][a, b] for k, (a, b) in enumerate(pairwise(ends))]])
+        row = StageTimes(each / 3, each * 2 / 3, serial[:1], latency[:1], serial[1:], latency[1:])
+        return float(recurrence_s(row, count, warmup)[0])
+
+    fitting = [
+        counts
+        for counts in all_splits(layers, stages)
+        if all(np.isfinite(times[k][a, b]) for k, (a, b) in enumerate(pairwise(np.cumsum([0, *counts]))))
+    ]
+    return splits, fitting, exact_s
+
+
+@examples(150)
+@given(st.integers(0, 10**6))
+def test_no_split_that_fits_is_faster_than_the_bound_or_left_out_below_a_limit(seed):
+    splits, fitting, exact_s = case(seed)
+    times = {counts: exact_s(counts) for counts in fitting}
+    assert np.isfinite(splits.bound_s) == bool(fitting)
+    assert set(splits.within(np.inf)) == set(fitting)
+    assert (splits.best is None) == (not fitting)
+    for limit_s in times.values():
+        assert splits.bound_s <= limit_s * (1 + 1e-9)
+        found = set(splits.within(limit_s * (1 + 1e-9)))
+        assert {counts for counts, time_s in times.items() if time_s <= limit_s} <= found
+
+
+@examples(60)
+@given(st.integers(0, 10**6))
+def test_of_stages_alone_the_best_split_reaches_the_bound(seed):
+    splits, fitting, _ = case(seed)
+    free = Splits(splits.times, [0.0] * len(splits.hops_s), [0] * len(splits.rounds), 0.0, splits.microbatches)
+    if fitting:
+        assert splits.best in fitting
+        assert np.isclose(free.bound_s, min(bound_s(free, counts) for counts in fitting))
+        assert np.isclose(bound_s(free, free.best), free.bound_s)
+
+
+def bound_s(splits: Splits, counts: tuple[int, ...]) -> float:
+    """The slowest stage's work, and what is upstream of it."""
+    upstream, slowest = 0.0, 0.0
+    for stage, (first, last) in enumerate(pairwise(np.cumsum([0, *counts]).tolist())):
+        time_s = float(splits.times[stage][first, last])
+        slowest = max(slowest, upstream + splits.microbatches * time_s)
+        upstream += time_s
+    return slowest
+
+
+def test_ties_of_the_slowest_stage_go_to_the_split_that_fills_the_pipeline_sooner():
+    """80 layers on 6 stages: two stages of 14 come first, not five of them and one of 10."""
+    at = np.arange(81.0)
+    times = np.where(at[None, :] > at[:, None], at[None, :] - at[:, None], np.inf)
+    splits = Splits([times] * 6, [0.0] * 5, [0] * 5, 0.0, 64)
+    assert splits.bound_s == 14 + 64 * 14
+    counts = splits.best
+    assert counts is not None
+    assert max(counts[1:]) <= 14
+    assert bound_s(splits, counts) == 14 + 64 * 14
