@@ -23,6 +23,7 @@ COMMANDS: Final[Table] = {
     "schema": ("strata.cli.lint:schema", "Print the JSON schema of a kind of file."),
     "gpus": ("strata.cli.gpus:gpus", "The accelerator catalogue, and how many cards a need takes."),
     "model": ("strata.cli.model:model", "Parameters, memory and FLOPs of a model's config.json."),
+    "profile": ("strata.cli.profile:profile", "Time a model's layers on a device that is here."),
     "plan": ("strata.cli.groups:plan", "Plan a job on a fleet: ranked, with the reasons."),
     "simulate": ("strata.cli.simulate:simulate", "Run the steps of plans: shared links, jitter, failures."),
     "explain": ("strata.cli.explain:explain", "Say why a plan was chosen, or a domain was not."),

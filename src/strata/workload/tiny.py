@@ -44,28 +44,32 @@ class Shard:
     group: Any = None
 
 
-class _Enter(torch.autograd.Function):  # type: ignore[misc]
+class Enter(torch.autograd.Function):  # type: ignore[misc]
     """Into a sharded region: the input as it is; gradients of all ranks are summed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        """Return the input."""
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradients of all ranks, summed."""
         return _sum(gradient, ctx.group), None
 
 
-class _Leave(torch.autograd.Function):  # type: ignore[misc]
+class Leave(torch.autograd.Function):  # type: ignore[misc]
     """Out of a sharded region: outputs of all ranks are summed; the gradient as it is."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        """Return the outputs of all ranks, summed."""
         return _sum(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient."""
         return gradient, None
 
 
@@ -109,7 +113,7 @@ class Block(nn.Module):  # type: ignore[misc]
         attend: takes queries, keys and values [B, H, T, K] of these tokens and returns what the queries see
         [B, H, T, K], of tokens before them too; causal attention among these where it is left out.
         """
-        inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[0]), self.group)
+        inside = Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[0]), self.group)
         # One product with the weights as they lie: an einsum over them would copy them every time.
         heads, _, size, _ = self.qkv.shape
         q, k, v = (
@@ -121,9 +125,9 @@ class Block(nn.Module):  # type: ignore[misc]
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             mixed = attend(q, k, v)
-        x = x + _Leave.apply(torch.einsum("bhtk,hkd->btd", mixed, self.out), self.group)
-        inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[1]), self.group)
-        return x + _Leave.apply(functional.gelu(inside @ self.up.T) @ self.down, self.group)
+        x = x + Leave.apply(torch.einsum("bhtk,hkd->btd", mixed, self.out), self.group)
+        inside = Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[1]), self.group)
+        return x + Leave.apply(functional.gelu(inside @ self.up.T) @ self.down, self.group)
 
 
 class Head(nn.Module):  # type: ignore[misc]

@@ -1,0 +1,76 @@
+"""`strata profile`: layer times of the device that is here, in the file that a job reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from strata.cli.main import run
+from strata.workload.profile import load_profile
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128,
+}  # fmt: skip
+MIXTURE = CONFIG | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+QUICK = ("--sequence", "16", "--repeats", "1", "--device", "cpu")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "mixture.json").write_text(json.dumps(MIXTURE))
+    return tmp_path
+
+
+def test_without_torch_it_says_how_to_get_it_and_exits_5(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert run(["profile", "small.json"]) == 5
+    told = capsys.readouterr().err
+    assert "this command needs torch, which is not installed" in told
+    assert "try: pip install" in told
+
+
+@pytest.mark.parametrize("sizes", ["0", "a", "1,,2", "5000"])
+def test_sizes_are_whole_numbers(folder, capsys, sizes):
+    assert run(["profile", "small.json", "--microbatch", sizes]) == 2
+    assert "for example 1,2,4" in capsys.readouterr().err
+
+
+@pytest.mark.real("torch")
+@pytest.mark.parametrize("model", ["small.json", "mixture.json"])
+def test_every_layer_has_times_that_a_job_reads(folder, capsys, model):
+    assert run(["profile", model, *QUICK, "--microbatch", "1,2", "--save", "times.json", "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["accelerator"], data["trust"], data["sequence_length"]) == ("CPU", "measured", 16)
+    profile = load_profile("times.json", num_layers=4)
+    for size in (1, 2):
+        times = profile.lookup("CPU", size, 1)
+        assert times is not None
+        assert times.forward_s.min() > 0
+        assert times.forward_s[1] == times.forward_s[2]
+
+
+@pytest.mark.real("torch")
+def test_a_second_run_adds_to_the_file(folder):
+    for card in ("one", "two"):
+        assert run(["profile", "small.json", *QUICK, "--accelerator", card, "--save", "times.json"]) == 0
+    profile = load_profile("times.json", num_layers=4)
+    assert {card for card, _, _ in profile.times} == {"one", "two"}
+
+
+@pytest.mark.real("torch")
+@pytest.mark.long("two processes load torch")
+def test_tensor_ranks_share_a_layer(folder):
+    assert run(["profile", "small.json", *QUICK, "--tensor", "2", "--save", "times.json"]) == 0
+    assert load_profile("times.json", num_layers=4).lookup("CPU", 1, 2) is not None
+
+
+@pytest.mark.real("torch")
+def test_heads_that_do_not_divide_are_refused(folder, capsys):
+    assert run(["profile", "small.json", *QUICK, "--tensor", "3"]) == 2
+    told = capsys.readouterr().err
+    assert "tensor parallel 3 does not divide the 4 attention heads and 2 key-value heads" in told
