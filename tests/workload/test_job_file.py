@@ -263,6 +263,39 @@ def test_a_profile_that_does_not_fit_is_refused_with_the_reason(tmp_path, data, 
     assert said in f"{fault.where}: {fault.message}"
 
 
+def scaled(factor: float) -> dict[str, list[float]]:
+    return {name: [factor * seconds for seconds in times] for name, times in TIMES.items()}
+
+
+@pytest.mark.parametrize(
+    ("rows", "faults"),
+    [
+        ({"1,1": TIMES, "1,8": scaled(100)}, ["1,8: takes 100x the time of '1,1'; are both in seconds?"]),
+        ({"1,1": TIMES, "1,8": scaled(1e-3)}, ["1,8: takes 0.001x the time of '1,1'; are both in seconds?"]),
+        ({"1,1": TIMES, "4,1": scaled(1e-3)}, ["4,1: takes 0.001x the time of '1,1'; are both in seconds?"]),
+        ({"1,1": TIMES, "4,1": scaled(1000)}, ["4,1: takes 1e+03x the time of '1,1'; are both in seconds?"]),
+        ({"1,1": TIMES, "1, 1": TIMES}, ["1, 1: the same condition as '1,1'"]),
+        ({"1,1": scaled(0)}, [
+            "1,1: forward_s of layer 1 is 0, and a layer that computes takes time",
+            "1,1: backward_s of layer 1 is 0, and a layer that computes takes time",
+        ]),
+        ({"1,1": TIMES, "1,2": scaled(0.6), "1,8": scaled(3), "2,1": scaled(1.9), "2,8": scaled(3.2)}, []),
+    ],
+)  # fmt: skip
+def test_a_profile_that_contradicts_itself_is_refused_where_it_does(tmp_path, rows, faults):
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({"A100": rows}, indent=1))
+    if not faults:
+        assert len(load_profile(path, num_layers=LAYERS).times) == len(rows)
+        return
+    with pytest.raises(BadFile) as caught:
+        load_profile(path, num_layers=LAYERS)
+    assert [f"{f.where.removeprefix('A100.')}: {f.message}" for f in caught.value.faults] == faults
+    lines = path.read_text().splitlines()
+    for fault in caught.value.faults:
+        assert lines[fault.line - 1].strip().startswith(f'"{fault.where.removeprefix("A100.")}"')
+
+
 def test_a_layout_is_fixed_as_far_as_it_is_written(written):
     job = load_job(written(f"{JOB}parallel: {{tensor: 4, data: 8}}\n"))
     assert (job.pins.given, str(job.pins)) == ({"tensor": 4, "data": 8}, "tensor 4, data 8")
