@@ -94,13 +94,6 @@ def test_one_microbatch_takes_its_path():
         np.testing.assert_allclose(closed(times, 1), alone)
 
 
-def test_interleaving_divides_the_bubble_by_the_chunks():
-    times = StageTimes(np.ones((1, 4)), np.full((1, 4), 2.0), np.zeros((1, 3)), np.zeros((1, 3)))
-    assert screening.interleaved_s(times, 8, 1) == recurrence_s(times, 8, np.array(classic_warmup(4)))
-    # arXiv 2104.04473 §2.2: bubble / ideal = (p - 1) / (v m)
-    assert screening.interleaved_s(times, 8, 2) / (8 * 3.0) - 1 == pytest.approx(3 / (2 * 8))
-
-
 @pytest.mark.real("torch")
 def test_torch_gives_what_numpy_gives():
     import torch
@@ -111,8 +104,8 @@ def test_torch_gives_what_numpy_gives():
     for closed, extra in (
         (screening.gpipe_s, ()),
         (screening.one_f_one_b_s, (warmup,)),
-        (screening.interleaved_s, (2,)),
+        (screening.ordered_bound_s, (2, np.array(0.0))),
         (screening.lower_bound_s, ()),
     ):
-        found = closed(as_torch, counts, *(torch.tensor(item) for item in extra))
+        found = closed(as_torch, counts, *(torch.as_tensor(item) for item in extra))
         np.testing.assert_allclose(found.numpy(), closed(times, microbatches, *extra), rtol=1e-12)

@@ -23,6 +23,8 @@ from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.copies import CopyExchange, copy_exchange
 from strata.simulate.memory import StageShape, stage_bytes
+from strata.simulate.order import orders
+from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.report import StageReport, StepReport
 from strata.simulate.traffic import Hop, hops, links_used
@@ -345,6 +347,25 @@ class StepModel:
         return worst(Trust.ANALYTIC, *grades)
 
 
+def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:
+    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk.
+
+    Where weight gradients are apart they take a third of the useful work, as a forward does: each matrix is
+    multiplied with once forward and twice backward (arXiv 2401.10241 §2).
+    """
+    forward, backward = np.array(times.forward_s), np.array(times.backward_s)
+    weight = np.zeros_like(forward)
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        weight = np.array(times.useful_s) / 3
+    chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
+    return np.stack([forward, backward - weight, weight]) / chunks
+
+
+def wrap_hop(cuts: Sequence[Hop]) -> Hop:
+    """Return the hop from the last stage back to the first for the next chunk: the slowest of those between."""
+    return max(cuts, key=lambda hop: hop.serial_s + hop.latency_s, default=NO_HOP)
+
+
 def _pipelines_s(
     pieces: Sequence[tuple[TrainingPlan, Pipeline]],
     times: Sequence[PipelineTimes],
@@ -353,23 +374,68 @@ def _pipelines_s(
     check: Check,
 ) -> Floats:
     """Return the time of each pipeline (or a bound on it), batched over those of equal length or like count."""
-    groups: dict[tuple[bool, int, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     for index, (plan, pipeline) in enumerate(pieces):
-        chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 0
-        together = exact and not chunks and len(pipeline.stages) > 1
-        groups[together, 0 if together else len(pipeline.stages), chunks].append(index)
-    step_s = np.zeros(len(pieces))
-    for (together, length, chunks), members in groups.items():
-        counts = np.array([pieces[i][1].microbatches for i in members])
-        if together:
-            step_s[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members], check)
-        elif chunks:
-            step_s[members] = screening.interleaved_s(stack([times[i] for i in members]), counts, chunks)
-        elif exact and length == 1:
-            step_s[members] = counts * np.array([times[i].forward_s[0] + times[i].backward_s[0] for i in members])
+        stages, count, special = len(pipeline.stages), pipeline.microbatches, plan.schedule in _ORDERED
+        if special and stages > 1:
+            key = (str(plan.schedule), stages, plan.virtual_stages, count if exact else 0)
+        elif exact and stages > 1:
+            key = ("", 0, 1, 0)
         else:
-            step_s[members] = screening.lower_bound_s(stack([times[i] for i in members]), counts)
+            key = ("", stages, 1, 0)
+        groups[key].append(index)
+    step_s = np.zeros(len(pieces))
+    for (schedule, length, chunks, _), members in groups.items():
+        counts = np.array([pieces[i][1].microbatches for i in members])
+        own = [times[i] for i in members]
+        if schedule and exact:
+            step_s[members] = _ordered_s([pieces[i] for i in members], own, check)
+        elif schedule:
+            work = np.array([operations_s(pieces[i][0], times[i]) for i in members])
+            step_s[members] = screening.ordered_bound_s(stack(own), counts, chunks, work[:, 2] * chunks)
+        elif length == 0:
+            step_s[members] = _recurrences_s([pieces[i][1] for i in members], own, check)
+        elif exact and length == 1:
+            step_s[members] = counts * np.array([item.forward_s[0] + item.backward_s[0] for item in own])
+        else:
+            step_s[members] = screening.lower_bound_s(stack(own), counts)
     return step_s
+
+
+_ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+"""Schedules whose orders are not forwards and backwards in turn."""
+
+
+def _ordered_s(
+    pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], check: Check
+) -> Floats:
+    """Return the exact time of pipelines of one schedule and as many stages, chunks and microbatches.
+
+    Of more operations than can be stepped through, the pace is that of fewer microbatches (see `pipeline`).
+    """
+    plan, pipeline = pieces[0]
+    busy_s = np.array([operations_s(plan, item) for (plan, _), item in zip(pieces, times, strict=True)])
+    serial, latency = (np.zeros((len(times), 2 * len(pipeline.stages))) for _ in range(2))
+    for row, item in enumerate(times):
+        there = (*item.there, wrap_hop(item.there))
+        back = (wrap_hop(item.back), *item.back)
+        for way, hops_ in enumerate((there, back)):
+            serial[row, way::2] = [hop.serial_s for hop in hops_]
+            latency[row, way::2] = [hop.latency_s for hop in hops_]
+    wires = Wires(serial, latency)
+
+    def taking(count: int) -> Floats:
+        rows = orders(plan, replace(pipeline, microbatches=count))
+        return ordered_s(busy_s, wires, tuple(map(tuple, rows)), check=check)
+
+    group = len(pipeline.stages)
+    most = max(4, MOST_WORK // (6 * group * plan.virtual_stages) // group // 2 * 2) * group
+    if pipeline.microbatches <= most:
+        return taking(pipeline.microbatches)
+    # Whole groups of S, and what is left over beside them: interleaved chunks go through in groups.
+    over = (pipeline.microbatches - most) % group
+    whole, half = taking(most + over), taking(most // 2 + over)
+    return whole + (pipeline.microbatches - most - over) * (whole - half) / (most - most // 2)
 
 
 def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes], check: Check) -> Floats:

@@ -1,16 +1,22 @@
-"""What each stage does in turn: forwards and backwards of microbatches, and of chunks where stages interleave."""
+"""What each stage does in turn: forwards and backwards of microbatches, of chunks where stages interleave."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from strata.simulate.timeline import SpanKind
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
 
+KINDS: Final = (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT)
+"""What a stage does with a microbatch."""
+
 
 class StageWork(NamedTuple):
-    """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
+    """One operation on a microbatch by one chunk of a stage's layers (0 unless interleaved).
+
+    A backward is the gradients of inputs and weights, or of inputs alone where the order has weights apart.
+    """
 
     kind: SpanKind
     microbatch: int
@@ -22,7 +28,20 @@ def orders(plan: TrainingPlan, pipeline: Pipeline) -> list[list[StageWork]]:
     count, stages = pipeline.microbatches, len(pipeline.stages)
     if plan.schedule is Schedule.INTERLEAVED:
         return [interleaved(i, stages, count, plan.virtual_stages) for i in range(stages)]
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        return [zero_bubble(i, stages, count) for i in range(stages)]
     return [in_turn(stage.warmup, count) for stage in pipeline.stages]
+
+
+def target(stage: int, work: StageWork, *, stages: int, chunks: int) -> tuple[int, StageWork] | None:
+    """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
+    if work.kind is SpanKind.WEIGHT:
+        return None
+    forward = work.kind is SpanKind.FORWARD
+    to, chunk = stage + (1 if forward else -1), work.chunk
+    if not 0 <= to < stages:
+        to, chunk = to % stages, chunk + (1 if forward else -1)
+    return (to, work._replace(chunk=chunk)) if 0 <= chunk < chunks else None
 
 
 def in_turn(warmup: int, microbatches: int) -> list[StageWork]:
@@ -50,12 +69,32 @@ def _interleaved_warmup(stage: int, stages: int, chunks: int) -> int:
     return 2 * (stages - stage - 1) + (chunks - 1) * stages
 
 
+def zero_bubble(stage: int, stages: int, microbatches: int) -> list[StageWork]:
+    """Return the order of a stage under ZB-H1: 1F1B whose stage s computes weight gradients s microbatches late.
+
+    Qi et al. 2024 (arXiv 2401.10241), §2.1: gradients of inputs go up the pipeline without waiting for those of
+    weights, which fill the end, and no stage holds more activations than the first of 1F1B.
+    """
+    order = in_turn(stages - 1 - stage, microbatches)
+    last = [StageWork(SpanKind.WEIGHT, m) for m in range(microbatches)]
+    late = min(stage, microbatches)
+    split: list[StageWork] = []
+    for work in order:
+        split.append(work)
+        if work.kind is SpanKind.BACKWARD and work.microbatch >= late:
+            split.append(last[work.microbatch - late])
+    return split + last[microbatches - late :]
+
+
 def most_in_flight(plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
     """Return the microbatches whose activations a stage holds at its peak, a chunk of v being one v-th of one.
 
     All schedules begin with some forwards and then take one forward and one backward in turn, so the peak is what
-    they begin with and one more, as far as there are so many (arXiv 2104.04473 §2.2).
+    they begin with and one more, as far as there are so many (arXiv 2104.04473 §2.2). Weight gradients that come
+    later keep activations longer: all stages of ZB-H1 hold what the first one does (arXiv 2401.10241 §2.1).
     """
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        return min(len(pipeline.stages), pipeline.microbatches)
     if plan.schedule is not Schedule.INTERLEAVED:
         return min(pipeline.stages[position].warmup + 1, pipeline.microbatches)
     chunks = plan.virtual_stages

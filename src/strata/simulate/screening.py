@@ -54,21 +54,6 @@ def one_f_one_b_s(times: StageTimes, microbatches: int | Array, warmup: Array) -
     return path_s(times) + last * pace + waited
 
 
-def interleaved_s(times: StageTimes, microbatches: int | Array, virtual_stages: int) -> Array:
-    """Return the step time [P] of 1F1B with `virtual_stages` chunks per device, inside one domain.
-
-    The bubble of Megatron-LM (arXiv 2104.04473 §2.2), (S - 1) / (v M) of the ideal time, for unequal stages:
-    the slowest device is busy throughout and waits 1/v of the others' work; a link is crossed once in the
-    fill and once in the drain. f and b are of all chunks of a device. Not for links slower than a chunk:
-    those are crossed v times by each microbatch, and once more from the last stage to the first.
-    """
-    xp = array_namespace(times.forward_s)
-    work = times.forward_s + times.backward_s
-    slowest = xp.max(work, axis=1)
-    fill = (xp.sum(work, axis=1) - slowest) / virtual_stages + xp.sum(_round_trips(times), axis=1)
-    return xp.asarray(microbatches, device=device(work)) * slowest + fill
-
-
 def lower_bound_s(times: StageTimes, microbatches: int | Array) -> Array:
     """Return what no warm-up, GPipe included, can beat [P].
 
@@ -92,6 +77,27 @@ def stage_bounds_s(times: StageTimes) -> tuple[Array, Array]:
     before = xp.cumulative_sum(work, axis=1) - work
     before[:, 1:] += xp.cumulative_sum(_round_trips(times), axis=1)
     return before, work
+
+
+def ordered_bound_s(times: StageTimes, microbatches: int | Array, virtual_stages: int, weight_s: Array) -> Array:
+    """Return what no order of chunks can beat [P], nor of weight gradients [P, S] apart from the backwards.
+
+    A stage starts when the first chunk of the first microbatch has come down the first chunks before it, then
+    works M (f + b); its last gradient of inputs still goes back up, while weight gradients may fill that time.
+    """
+    xp = array_namespace(times.forward_s)
+    count = xp.asarray(microbatches, dtype=times.forward_s.dtype, device=device(times.forward_s))
+    work = times.forward_s + times.backward_s
+    before, after = (
+        (xp.cumulative_sum(part, axis=1) - part) / virtual_stages
+        for part in (times.forward_s, times.backward_s - weight_s)
+    )
+    before[:, 1:] += xp.cumulative_sum(times.link_s + times.latency_s, axis=1)
+    after[:, 1:] += xp.cumulative_sum(times.link_back_s + times.latency_back_s, axis=1)
+    # As many microbatches' weight gradients as there are may be left for the end.
+    late = xp.reshape(count, (-1, 1)) * weight_s
+    by_stage = xp.max(before + work * xp.reshape(count, (-1, 1)) + xp.maximum(0 * after, after - late), axis=1)
+    return xp.maximum(by_stage, path_s(times) - xp.sum(weight_s, axis=1))
 
 
 def path_s(times: StageTimes) -> Array:
@@ -118,3 +124,18 @@ def _by_stage(xp: Any, array: Array) -> Array:
     rows = xp.empty(array.shape[::-1], dtype=array.dtype, device=device(array))
     rows[...] = xp.permute_dims(array, (1, 0))
     return rows
+
+
+def any_split_bound_s(work_s: Array, stages: Array, microbatches: Array, *, pieces: float) -> Array:
+    """Return what no split of so much work into stages can beat, where a stage's work is done in pieces.
+
+    W / v / (1 - (1 - 1/(v M))^S): a stage waits for a v-th of what is before it, so the bound of whole stages
+    holds for v M microbatches of a v-th each (docs/cost-model.md, B3). `pieces` inf: M W / S.
+    """
+    xp = array_namespace(stages)
+    each = -1.0 / (pieces * microbatches)
+    if pieces == float("inf"):
+        return work_s * microbatches / stages
+    if pieces * microbatches == 1:
+        return work_s + 0.0 * stages
+    return work_s / pieces / -xp.expm1(stages * xp.log1p(xp.asarray(each)))

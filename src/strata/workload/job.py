@@ -30,12 +30,16 @@ class Recompute(StrEnum):
 
 
 class Schedule(StrEnum):
-    """Order of forwards and backwards in a pipeline. `1f1b-la` hides link latency by deeper warm-up."""
+    """Order of forwards and backwards in a pipeline.
+
+    `1f1b-la` hides link latency by deeper warm-up, `zb-h1` computes weight gradients apart from those of inputs.
+    """
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     LATENCY_AWARE = "1f1b-la"
     INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zb-h1"
 
 
 PRECISION_BYTES: Final = {

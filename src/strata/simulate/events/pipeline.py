@@ -12,9 +12,9 @@ import simpy
 
 from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
-from strata.simulate.analytic import NO_HOP, PipelineTimes
+from strata.simulate.analytic import PipelineTimes, operations_s, wrap_hop
 from strata.simulate.events.network import Network
-from strata.simulate.order import StageWork, orders
+from strata.simulate.order import KINDS, StageWork, orders, target
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
@@ -57,7 +57,7 @@ class Traits:
 
 
 class PipelineRun:
-    """Runs one copy. `last_backward` fires when the first stage begins its last: its seconds, and its cause."""
+    """Runs one copy. `last_backward` fires when all stages are at their last: the seconds left, and a cause."""
 
     def __init__(
         self,
@@ -73,52 +73,60 @@ class PipelineRun:
         self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
         self.chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
         self.orders = orders(plan, pipeline)
+        self.busy_s = operations_s(plan, times)
         self._done: dict[tuple[int, StageWork], simpy.Event] = {}
         self._arrived: dict[tuple[int, StageWork], simpy.Event] = {}
         self.lanes, self._links = self._announce(prefix)
         self.last_backward = world.env.event()
+        self._ends: list[float] = []
 
     def start(self, cause: int) -> simpy.Process:
-        """Start all processes after the span `cause`; returns the first stage's, which ends last."""
+        """Start all processes after the span `cause`; returns one that ends with the last of them."""
         env = self.world.env
         for i, order in enumerate(self.orders):
             messages: dict[tuple[SpanKind, int], list[tuple[StageWork, StageWork]]] = {}
             for work in order:
                 self._done[i, work] = env.event()
-                to = self._target(i, work)
+                to = target(i, work, stages=len(self.orders), chunks=self.chunks)
                 if to is not None:
                     messages.setdefault((work.kind, to[0]), []).append((work, to[1]))
                     self._arrived[to] = env.event()
             for (kind, to_stage), batches in messages.items():
                 env.process(self._send(i, to_stage, kind, batches))
         stages = [env.process(self._work(i, order, cause)) for i, order in enumerate(self.orders)]
-        return stages[0]
+        return env.process(self._last(stages))
 
-    def _target(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
-        """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
-        forward = work.kind is SpanKind.FORWARD
-        to, chunk = stage + (1 if forward else -1), work.chunk
-        if not 0 <= to < len(self.orders):
-            to, chunk = to % len(self.orders), chunk + (1 if forward else -1)
-        return (to, work._replace(chunk=chunk)) if 0 <= chunk < self.chunks else None
+    def _last(self, stages: Sequence[simpy.Process]) -> Steps:
+        yield self.world.env.all_of(stages)
+        return max(answers(stages), key=self.world.record.end_s)
 
     def _work(self, stage: int, order: Sequence[StageWork], last: int) -> Steps:
         """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
         env = self.world.env
-        busy_s = {SpanKind.FORWARD: self.times.forward_s[stage], SpanKind.BACKWARD: self.times.backward_s[stage]}
-        for work in order:
+        ending = max(i for i, work in enumerate(order) if work.kind is SpanKind.BACKWARD)
+        for i, work in enumerate(order):
             arrived = self._arrived.get((stage, work))
             # What is here already delayed nothing: the stage's own work before stays the cause.
             if arrived is not None and not arrived.processed:
                 last = yield arrived
-            factor = float(self.traits.factors[stage, work.microbatch, int(work.kind is SpanKind.BACKWARD)])
-            start_s, seconds = env.now, busy_s[work.kind] / self.chunks * factor
-            if stage == 0 and work is order[-1]:
-                self.last_backward.succeed((seconds, last))
+            start_s, seconds = env.now, self._seconds(stage, work)
+            if i == ending:
+                # What is left waits for nothing.
+                self._end(start_s + sum(self._seconds(stage, left) for left in order[i:]), last)
             yield env.timeout(seconds)
             last = self._add(self.lanes[stage], work.kind, start_s, last, microbatch=work.microbatch)
             self._done[stage, work].succeed(last)
         return last
+
+    def _seconds(self, stage: int, work: StageWork) -> float:
+        factor = self.traits.factors[stage, work.microbatch, int(work.kind is not SpanKind.FORWARD)]
+        return float(self.busy_s[KINDS.index(work.kind), stage] * factor)
+
+    def _end(self, end_s: float, cause: int) -> None:
+        """Note that one more stage is at its last backward, and ends then."""
+        self._ends.append(end_s)
+        if len(self._ends) == len(self.orders):
+            self.last_backward.succeed((max(self._ends) - self.world.env.now, cause))
 
     def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[StageWork, StageWork]]) -> Steps:
         """Send the results of a stage one after another: each holds the link, then travels on its own."""
@@ -165,8 +173,7 @@ class PipelineRun:
         hops = self.times.there if kind is SpanKind.FORWARD else self.times.back
         if abs(to - stage) == 1 and (to > stage) == (kind is SpanKind.FORWARD):
             return hops[min(stage, to)]
-        # Back to the first stage for the next chunk; the closed form leaves this wire out, we take the slowest.
-        return max(hops, key=lambda hop: hop.serial_s + hop.latency_s, default=NO_HOP)
+        return wrap_hop(hops)
 
     def _add(
         self, lane: str, kind: SpanKind, start_s: float, cause: int, *, label: str = "", microbatch: int = -1

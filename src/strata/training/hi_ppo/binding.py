@@ -134,8 +134,10 @@ def _stage_times(part: AssignmentCosts, domain_state: DomainState, binding: Bind
 
 def _copies_s(part: AssignmentCosts, times: StageTimes, microbatches: Ints, *, is_exact: bool) -> Floats:
     plan = part.assignment.plan
-    if plan.schedule is Schedule.INTERLEAVED:
-        return np.asarray(screening.interleaved_s(times, microbatches, plan.virtual_stages))
+    if plan.schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE):
+        # Approximate: a binding changes which devices are slow, hardly the bubble between pieces.
+        weight_s = np.minimum(times.forward_s, times.backward_s / 2) * (plan.schedule is Schedule.ZERO_BUBBLE)
+        return np.asarray(screening.ordered_bound_s(times, microbatches, plan.virtual_stages, weight_s))
     if plan.schedule is Schedule.GPIPE:
         return np.asarray(screening.gpipe_s(times, microbatches))
     first = microbatches if is_exact else np.minimum(microbatches, _filled(part))

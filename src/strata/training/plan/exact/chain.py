@@ -20,8 +20,11 @@ from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.splits import Splits
 from strata.units import show_bytes
-from strata.workload.job import Schedule
+from strata.workload.job import Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+CHUNKS: Final = 2
+"""Chunks of an interleaved stage."""
 
 MANY: Final = 10**9
 """Microbatches so many that only the slowest stage counts."""
@@ -82,6 +85,14 @@ class Chain:
                 fitting = self.problem.model.fastest_zero(plan, _zero_stages(self.problem, plan))
                 if fitting is not None:
                     yield fitting
+
+
+def least_path_share(job: TrainingJob) -> float:
+    """Return the least share of its work that a microbatch goes through one thing after another.
+
+    Weight gradients apart from the others, a third of the useful work (`analytic.operations_s`), wait for no one.
+    """
+    return 2 / 3 if Schedule.ZERO_BUBBLE in job.schedules else 1.0
 
 
 def build_chain(
@@ -148,8 +159,8 @@ class _Row:
         """Return these stages under a schedule, or why they do not fit."""
         count = self.microbatches
         warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
-        # Of chunks only the slowest stage counts: the split for very many microbatches.
-        paced = schedule is Schedule.INTERLEAVED
+        # In pieces hardly more than the slowest stage counts: the split for very many microbatches.
+        paced = schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
         free = self._splits(None, (), MANY if paced else count).best
         assert free is not None, "no more stages than layers"
         plan = self._plan(free, warmup, schedule)
@@ -193,7 +204,7 @@ class _Row:
                 for position in range(len(self.layout))
             ]
             warmup = [min(stage.warmup, microbatches - 1) for stage in pipeline.stages]
-            if plan.schedule is not Schedule.INTERLEAVED:
+            if plan.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE):
                 rounds = [(microbatches - 1 - there) // (here - there + 1) for here, there in pairwise(warmup)]
         row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
         work = config.microbatch_size, config.recompute
@@ -250,7 +261,7 @@ class _Row:
         plan = TrainingPlan(
             pipelines=(Pipeline(stages, self.config.data_parallel, self.microbatches),),
             microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
-            virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1,
+            virtual_stages=CHUNKS if schedule is Schedule.INTERLEAVED else 1,
         )  # fmt: skip
         return _with_layers(plan, counts)
 

@@ -15,8 +15,9 @@ from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.simulate.screening import any_split_bound_s
 from strata.simulate.traffic import replica_wire
-from strata.training.plan.exact.chain import Chain, chains
+from strata.training.plan.exact.chain import CHUNKS, Chain, chains, least_path_share
 from strata.training.plan.exact.problem import ComputeCost, ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
@@ -75,8 +76,9 @@ class ChainSpace:
         T >= upstream(i) + M t_i for every stage i, so T >= W / (1 - (1 - 1/M)^S), the value when every stage's
         bound is equal, and >= M / Σ(stages / work). With N equal layers of time t over S stages some stage holds
         q = ceil(N/S) or more: if none holds more, the last of those comes after at least S - r - 1 others
-        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. Two interleaved chunks halve what is
-        upstream. Gradients between copies add at least their mean over stages.
+        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. Interleaved chunks and weight gradients
+        apart relax what is upstream (`screening.any_split_bound_s`). Gradients between copies add at least their
+        mean over stages.
         """
         problem, count = self.problem, len(self.problem.job.layers)
         stages = np.array([problem.stages(d, config) for d in self.domains])
@@ -114,9 +116,11 @@ class ChainSpace:
             even = q * (microbatches + total_stages - short - 1) * layer_s + np.where(short < fewest, route, 0.0)
             compute = np.maximum(compute, np.minimum(even, (q + 1) * microbatches * layer_s))
         if Schedule.INTERLEAVED in problem.job.schedules:
-            chunked = least_work * ((microbatches - 0.5) / total_stages + 0.5)
+            chunked = any_split_bound_s(least_work, total_stages, microbatches, pieces=CHUNKS)
             compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
-        network = least_work + route + (microbatches - 1) * load * slow
+        if Schedule.ZERO_BUBBLE in problem.job.schedules:
+            compute = pace * microbatches
+        network = least_work * least_path_share(problem.job) + route + (microbatches - 1) * load * slow
         step_s = np.maximum(compute, network) + self._sync_bound(config, total_stages, compute_cost)
         ranks = np.array([problem.ranks(d, config) for d in self.domains])
         devices = inside @ (stages * ranks) * data_parallel
@@ -228,7 +232,8 @@ class ChainSpace:
         least_work = self.problem.compute_cost(config).work_s[at[0]].min()
         route = load * costs.slowness_sum[here, there].sum(axis=1) + costs.latency_sum[here, there].sum(axis=1)
         slow = load * costs.slowness[here, there].max(axis=1)
-        step_s = np.maximum(bound[0], (least_work + route + (count - 1) * slow) * (1 - 1e-12))
+        least_path = least_work * least_path_share(self.problem.job)
+        step_s = np.maximum(bound[0], (least_path + route + (count - 1) * slow) * (1 - 1e-12))
         egress = count * load * costs.price_sum[here, there].sum(axis=1)
         mask = sum(1 << self.members.index(i) for i in orders[0])
         least = count * load * float(self.path_costs(config.microbatch_size)[3][mask - 1])

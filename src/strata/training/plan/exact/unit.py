@@ -100,7 +100,8 @@ class Units:
             plans = [
                 p
                 for p in build_chain(self.problem, config, unit, microbatches=batch)
-                if isinstance(p, TrainingPlan) and p.virtual_stages == 1  # all units follow one schedule
+                # All units follow one schedule, whose bounds are those of whole stages.
+                if isinstance(p, TrainingPlan) and p.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
             ]
             yield from (self._timed(plan) for plan in plans)
             num_fitting += bool(plans)

@@ -13,7 +13,9 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.clock import Clock
+from strata.simulate.screening import any_split_bound_s
 from strata.training.plan.exact.alone import best_alone, speeds
+from strata.training.plan.exact.chain import CHUNKS, least_path_share
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import TOLERANCE, Search, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
@@ -164,9 +166,11 @@ def _chain_bound(problem: Problem, *, fewest: int) -> float:
         total = np.minimum(np.cumsum(np.sort(stages[use])[::-1]), layers)
         compute = least / (-np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else np.ones(len(total)))
         if chunked:
-            compute[0] = min(compute[0], least * ((count - 0.5) / total[0] + 0.5))
+            compute[0] = min(compute[0], any_split_bound_s(least, total[0], count, pieces=CHUNKS))
+        if Schedule.ZERO_BUBBLE in problem.job.schedules:
+            compute = np.minimum(compute, any_split_bound_s(least, total, count, pieces=np.inf))
         joined = slice(len(total))
-        network = least + load * slow_sum[joined] + latency[joined]
+        network = least * least_path_share(problem.job) + load * slow_sum[joined] + latency[joined]
         if count > 1:
             network = network + (count - 1) * load * slowest[joined]
         best = min(best, float(np.maximum(compute, network)[fewest - 1 :].min(initial=np.inf)))

@@ -1,0 +1,128 @@
+"""Step time of pipelines whose stages go through any fixed orders of work, exactly, many at once.
+
+`pipeline.recurrence_s` is for one forward and one backward in turn; here the orders are those of `order.orders`:
+interleaved chunks, and backwards split into input and weight gradients. An operation starts when its stage has
+done the one before and what it needs has arrived; a link serves the messages of one stage and direction in the
+order they are sent. Which operation waits for which depends on the numbers of stages, microbatches and chunks
+alone: it is worked out once, in levels whose operations do not wait for each other, and each level is done for all
+pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Floats, Ints
+from strata.clock import Check, unlimited
+from strata.simulate.order import KINDS, StageWork, target
+from strata.simulate.timeline import SpanKind
+
+MOST_WORK: Final = 1 << 16
+"""Operations that are stepped through (some tenths of a second); of more, the pace is taken from fewer."""
+
+_CELLS: Final = 1 << 22
+
+Orders = tuple[tuple[StageWork, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """How long messages take, arrays [P, W] of wires: serialisation and one-way latency [s].
+
+    Wire 2 i leads from stage i to the next, and from the last to the first; wire 2 i + 1 to the one before, and
+    from the first to the last.
+    """
+
+    serial_s: Floats
+    latency_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Operations that do not wait for each other: what they are, and what they wait for (0: nothing)."""
+
+    number: Ints
+    work: Ints
+    after: Ints
+    needs: Ints
+    needs_wire: Ints
+    wire: Ints
+    sent_before: Ints
+
+
+def ordered_s(busy_s: Floats, wires: Wires, orders: Orders, *, check: Check = unlimited) -> Floats:
+    """Return the step time of each pipeline [P] whose stages do `orders`.
+
+    `busy_s` [P, 3, S]: seconds of one forward, one backward and one weight gradient of a chunk. What `check`
+    raises ends the work.
+    """
+    levels, count = _levels(orders)
+    plans, step_s = len(busy_s), np.zeros(len(busy_s))
+    busy = busy_s.reshape(plans, -1).T
+    serial, latency = wires.serial_s.T, wires.latency_s.T
+    rows = max(1, _CELLS // count)
+    for first in range(0, plans, rows):
+        check()
+        part = slice(first, min(first + rows, plans))
+        step_s[part] = _run(levels, count, busy[:, part], serial[:, part], latency[:, part])
+    return step_s
+
+
+def _run(levels: Sequence[_Level], count: int, busy: Floats, serial: Floats, latency: Floats) -> Floats:
+    # Row 0 is what has always been: it ended, was sent and arrived at 0.
+    end, sent = np.zeros((count + 1, busy.shape[1])), np.zeros((count + 1, busy.shape[1]))
+    for level in levels:
+        arrived = np.where(level.needs[:, None] > 0, sent[level.needs] + latency[level.needs_wire], 0.0)
+        ended = np.maximum(end[level.after], arrived) + busy[level.work]
+        end[level.number] = ended
+        sent[level.number] = np.maximum(ended, sent[level.sent_before]) + serial[level.wire]
+    return np.asarray(end.max(axis=0))
+
+
+@lru_cache(maxsize=256)
+def _levels(orders: Orders) -> tuple[list[_Level], int]:
+    """Return the operations in levels, and how many there are."""
+    stages = len(orders)
+    chunks = 1 + max(work.chunk for order in orders for work in order)
+    numbers = {
+        (stage, work): number
+        for number, (stage, work) in enumerate(((s, w) for s, order in enumerate(orders) for w in order), 1)
+    }
+    rows = np.zeros((len(numbers) + 1, 7), dtype=np.int64)
+    level = np.zeros(len(numbers) + 1, dtype=np.int64)
+    last_sent: dict[tuple[int, SpanKind, int], int] = {}
+    for stage, order in enumerate(orders):
+        before = 0
+        for work in order:
+            number = numbers[stage, work]
+            rows[number, :3] = number, KINDS.index(work.kind) * stages + stage, before
+            before = number
+            to = target(stage, work, stages=stages, chunks=chunks)
+            if to is None:
+                continue
+            wire = 2 * stage + (work.kind is SpanKind.BACKWARD)
+            way = (stage, work.kind, to[0])
+            rows[number, 5], rows[number, 6] = wire, last_sent.get(way, 0)
+            rows[numbers[to], 3], rows[numbers[to], 4] = number, wire
+            last_sent[way] = number
+    left = [[numbers[stage, work] for work in reversed(order)] for stage, order in enumerate(orders)]
+    level[0] = 1
+    while any(left):
+        moved = False
+        for numbers_left in left:
+            while numbers_left:
+                number = numbers_left[-1]
+                waits = level[rows[number, [2, 3, 6]]]
+                if not waits.all():
+                    break
+                level[numbers_left.pop()] = 1 + int(waits.max())
+                moved = True
+        assert moved, "an order of work that waits for itself"
+    by_level = np.argsort(level[1:], kind="stable") + 1
+    cuts = np.flatnonzero(np.diff(level[by_level])) + 1
+    return [_Level(*rows[part].T) for part in np.split(by_level, cuts)], len(numbers)

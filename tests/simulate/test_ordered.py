@@ -1,0 +1,81 @@
+"""Orders of work stepped through level by level: published bubbles, and the recurrence of 1F1B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.simulate.analytic import StepModel
+from strata.simulate.order import in_turn, interleaved, zero_bubble
+from strata.simulate.ordered import Wires, ordered_s
+from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.workload.job import Schedule
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import domain, fleet, job, layers
+from tests.support.laws import examples
+
+
+def alike(orders, *, busy=(1.0, 2.0, 0.0)):
+    """Step time of equal stages without wires."""
+    stages = len(orders)
+    none = np.zeros((1, 2 * stages))
+    seconds = np.repeat(np.array(busy)[None, :, None], stages, axis=2)
+    return float(ordered_s(seconds, Wires(none, none), tuple(map(tuple, orders)))[0])
+
+
+@pytest.mark.parametrize(("stages", "rounds", "chunks"), [(2, 1, 2), (4, 2, 2), (4, 3, 4), (8, 1, 3)])
+def test_interleaving_divides_the_bubble_by_the_chunks(stages, rounds, chunks):
+    """arXiv 2104.04473 §2.2: a bubble of (p - 1)(f + b) / v."""
+    count = stages * rounds
+    orders = [interleaved(s, stages, count, chunks) for s in range(stages)]
+    found = alike(orders, busy=(1 / chunks, 2 / chunks, 0.0))
+    assert found == pytest.approx(3 * count + 3 * (stages - 1) / chunks)
+
+
+@pytest.mark.parametrize(("stages", "count"), [(2, 2), (4, 4), (4, 12), (8, 30)])
+def test_weight_gradients_that_wait_leave_a_third_of_the_bubble(stages, count):
+    """arXiv 2401.10241, table 1: (p - 1)(T_F + T_B - T_W) under ZB-H1, a third of 1F1B's where all are alike."""
+    orders = [zero_bubble(s, stages, count) for s in range(stages)]
+    assert alike(orders, busy=(1.0, 1.0, 1.0)) == pytest.approx(3 * count + stages - 1)
+
+
+@given(st.integers(0, 10**6))
+@examples(40)
+def test_one_forward_and_one_backward_in_turn_is_the_recurrence(seed):
+    rng = np.random.default_rng(seed)
+    stages, count = int(rng.integers(1, 6)), int(rng.integers(1, 9))
+    warmup = np.array([stages - 1 - s for s in range(stages)]) + int(rng.integers(0, 3))
+    busy, links = rng.uniform(0, 1, (3, 3, stages)), rng.uniform(0, 1, (4, 3, stages))
+    busy[:, 2] = 0.0
+    wires = [np.zeros((3, 2 * stages)) for _ in range(2)]
+    for way in (0, 1):  # wire 2 i to the next stage, 2 i + 1 to the one before
+        for wire, rows in zip(wires, links[2 * way :], strict=False):
+            wire[:, way::2] = rows
+    found = ordered_s(busy, Wires(*wires), tuple(tuple(in_turn(int(w), count)) for w in warmup))
+    times = StageTimes(
+        busy[:, 0], busy[:, 1], links[0][:, :-1], links[1][:, :-1], links[2][:, 1:], links[3][:, 1:]
+    )
+    np.testing.assert_allclose(found, recurrence_s(times, count, warmup))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE])
+def test_of_very_many_operations_the_pace_is_taken_from_fewer(schedule, monkeypatch):
+    model = StepModel(fleet(domain("a")), job(layers(6), batch=256))
+    pipeline = Pipeline(tuple(Stage("a", 2 * i, 2, 2, 3 - i) for i in range(4)), 1, 256)
+    plan = TrainingPlan((pipeline,), 1, schedule, virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1)
+    whole = model.reports([plan])[0].step_time_s
+    monkeypatch.setattr("strata.simulate.analytic.MOST_WORK", 1 << 10)
+    assert StepModel(model.fleet, model.job).reports([plan])[0].step_time_s == pytest.approx(whole)
+
+
+def test_chunks_go_back_to_the_first_stage_over_a_wire():
+    near = domain("a")
+    far = replace(near, intra_latency_s=0.1)
+    pipeline = Pipeline((Stage("a", 0, 4, 1, 1), Stage("a", 4, 4, 1)), 1, 2)
+    plan = TrainingPlan((pipeline,), 1, Schedule.INTERLEAVED, virtual_stages=2)
+    quick, slow = (StepModel(fleet(d), job(layers(6), batch=2)).reports([plan])[0] for d in (near, far))
+    assert slow.step_time_s > quick.step_time_s + 0.5  # three hops down and three up
