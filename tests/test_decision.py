@@ -70,6 +70,8 @@ SAMPLES = {
     "less-goodput": {"ratio": 0.5},
     "slower-decode": {"factor": 3.66},
     "same-plan": {},
+    "nodes-cut": {"domains": "West", "groups": "2", "devices": 4,
+                  "gain": "1.39x the requests within the goals of whole nodes, 1.69x the decode time"},
     "vendor-mix": {"count": 2, "total": 10, "vendors": "AMD and NVIDIA"},
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},

@@ -63,7 +63,9 @@ def test_a_trace_is_played_faster(job, tmp_path):
 def test_a_killed_node_is_told_and_nothing_is_lost(job):
     found = answer("aws10", job, "--seconds", "20s", "--kill", "Oregon/0@10s", "--config", "routing_strategy=rr")
     assert found["requests"]["served"] == found["requests"]["offered"]
-    assert {node["id"]: node for node in found["nodes"]}["Oregon/0"]["busy_share"] < 0.7
+    struck = [node for node in found["nodes"] if node["id"].startswith("Oregon/0")]
+    assert struck
+    assert all(node["busy_share"] < 0.7 for node in struck)
 
 
 def test_system_prompts_bursts_and_swings_are_taken(job):

@@ -55,6 +55,18 @@ def test_devices_of_a_node_work_as_one() -> None:
     assert nodes[2].compute_capability == 2 * 100e12
 
 
+def test_groups_of_a_cut_node_share_its_network_and_are_near_each_other() -> None:
+    nodes = nodes_of(fleet(domain("a", 16), domain("b", 8)), groups={"a": 4})
+
+    assert [one.node_id for one in nodes] == ["a/0.0", "a/0.1", "a/1.0", "a/1.1", "b/0"]
+    first, beside, other, _, far = nodes
+    assert (first.num_devices, far.num_devices) == (4, 8)
+    assert first.memory_bytes == far.memory_bytes / 2
+    assert (first.hop_s[beside.node_id], first.bandwidth_bytes_per_s[beside.node_id]) == (5e-6, 300e9)
+    assert (first.hop_s[other.node_id], first.bandwidth_bytes_per_s[other.node_id]) == (10e-6, 25e9)
+    assert first.bandwidth_bytes_per_s[far.node_id] == 5 * GBPS
+
+
 def test_serving_leaves_as_much_memory_alone_as_training() -> None:
     """Contexts and buffers of each device, and the headroom."""
     place = domain("a", 8, accelerator=card(gib=80))

@@ -43,7 +43,8 @@ def serve(
 ) -> int:
     """Plan the serving of a JOB on a FLEET: files, or names of bundled ones.
 
-    Every node is a tensor-parallel group of all its devices; a pipeline is nodes that hold all layers together.
+    All devices of a node work as one tensor-parallel group, or several smaller groups side by side where more
+    requests are served within the goals so; a pipeline is groups that hold all layers together.
     Times are without queues: `strata serve simulate` adds those.
 
     \b

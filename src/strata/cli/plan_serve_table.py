@@ -72,9 +72,11 @@ def _figures(data: dict[str, Any]) -> Shown:
     figures, job = data["figures"], data["job"]
     if figures is None:
         return
+    is_cut = any(node["first_device"] is not None for node in data["fleet"]["nodes"] if "first_device" in node)
+    noun = "device group" if is_cut else "node"
     used = sum(len(pipeline["stages"]) for pipeline in data["pipelines"])
     lines = [
-        f"{_count(len(data['pipelines']), 'pipeline')} on {used} of {_count(len(data['fleet']['nodes']), 'node')} "
+        f"{_count(len(data['pipelines']), 'pipeline')} on {used} of {_count(len(data['fleet']['nodes']), noun)} "
         f"({data['strategy']}, goal {data['goal']}): {show_count(figures['tokens_per_s'])} tokens/s, "
         f"decode {show_time(figures['decode_s'])}, TTFT {show_time(figures['ttft_s'])} "
         f"(means at {figures['batch']} sequences a step, no queue)",

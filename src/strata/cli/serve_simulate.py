@@ -98,6 +98,8 @@ def simulate(
     from strata.cli.serve_arrivals import seconds as parse_s
     from strata.fleet.schema import load_fleet
     from strata.serving.observe import nodes_of, unusable
+    from strata.serving.planning.goal import Goal
+    from strata.serving.planning.groups import best_groups
     from strata.serving.replay.fault_events import parse
     from strata.serving.replay.report import report
     from strata.serving.replay.setup import replay_job
@@ -105,12 +107,12 @@ def simulate(
 
     serving_job = load_serving_job(job)
     there = load_fleet(fleet)
-    nodes = nodes_of(there)
+    nodes = nodes_of(there, groups=best_groups(there, serving_job, Goal.BOTH).sizes)
     for reason in unusable(there).values():
         click.echo(f"note: not used: {reason}", err=True)
     known = [node.node_id for node in nodes]
     wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
-    fault_events = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
+    fault_events = [event for kind in _KINDS for text in wanted[kind] for event in parse(kind, text, known)]
     first = {event.node_id: event.kind for event in sorted(fault_events, key=lambda event: -event.at_s)}
     settings = _settings(serving_job, config)
     _check_options(context, trace)

@@ -65,6 +65,10 @@ SERVING: Final[Meanings] = {
         "Ask for --goal throughput if decode time is not what matters."),
     "same-plan": Meaning("gives the same tokens/s and the same decode time",
         "The alternative is as good as the chosen plan."),
+    "nodes-cut": Meaning("each node of {domains} runs {groups} groups of {devices} devices: {gain}",
+        "More requests are served so: fewer devices spend less of their time on tensor-parallel sums, and decode "
+        "a token later.",
+        "Ask for --goal latency if decode time is what matters."),
     "vendor-mix": Meaning("{count} of {total} pipelines join devices of {vendors}",
         "Activations pass between devices of several vendors there. strata's own workers do that over HTTP; vLLM "
         "and SGLang cannot, because their collective libraries support one vendor each.",

@@ -7,7 +7,8 @@ take.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from dataclasses import replace
+from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
@@ -35,21 +36,42 @@ MOST_SEQUENCES: Final = 256
 _USUAL: Final = Derating()
 
 
-def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
+def group_ids(domain: Domain, size: int) -> list[list[str]]:
+    """Return the ids of the tensor-parallel groups of each node: `domain/0`, where it is cut `domain/0.0` on."""
+    parts = domain.devices_per_node // size
+    return [
+        [f"{domain.name}/{i}"] if parts == 1 else [f"{domain.name}/{i}.{part}" for part in range(parts)]
+        for i in range(domain.num_nodes)
+    ]
+
+
+def nodes_of(fleet: Fleet, *, groups: Mapping[str, int] | None = None) -> tuple[Node, ...]:
     """Return the nodes of a fleet, `domain/0` and on; all devices of one work as one tensor-parallel node.
 
-    Domains that cannot serve are left out (`unusable`). Hops are the domain's own network inside it, the link
-    across; a message also passes both ends' network. Domains without a link between them are out of reach.
+    groups: devices that work as one in the domains whose nodes are cut; each group is then a node of its own,
+    which shares its machine's network with the others and reaches them as devices reach each other. Domains that
+    cannot serve are left out (`unusable`). Hops are the domain's own network inside it, the link across; a message
+    also passes both ends' network. Domains without a link between them are out of reach.
     """
     usable = [domain for domain in fleet.domains if _fault(domain) is None]
-    names = {domain.name: [f"{domain.name}/{i}" for i in range(domain.num_nodes)] for domain in usable}
+    sizes = {domain.name: (groups or {}).get(domain.name, domain.devices_per_node) for domain in usable}
+    ids = {domain.name: group_ids(domain, sizes[domain.name]) for domain in usable}
+    shared = [
+        replace(
+            domain,
+            network_bandwidth_bytes_per_s=domain.network_bandwidth_bytes_per_s
+            * (sizes[domain.name] / domain.devices_per_node),
+        )
+        for domain in usable
+    ]
     nodes = []
-    for domain in usable:
-        card, devices = domain.accelerator, domain.devices_per_node
+    for domain in shared:
+        card, devices = domain.accelerator, sizes[domain.name]
         # One mapping for all nodes of a domain: what they see of the others is the same.
-        hops = {dest: _hop(fleet, domain, dest) for dest in usable}
-        latency_s = {name: hops[dest][0] for dest in usable for name in names[dest.name]}
-        bandwidth = {name: hops[dest][1] for dest in usable for name in names[dest.name]}
+        hops = {dest.name: _hop(fleet, domain, dest) for dest in shared}
+        latency_s = {name: hops[dest][0] for dest, machines in ids.items() for name in chain(*machines)}
+        bandwidth = {name: hops[dest][1] for dest, machines in ids.items() for name in chain(*machines)}
+        inside = domain.intra_latency_s, domain.intra_bandwidth_bytes_per_s
         nodes += [
             Node(
                 name,
@@ -59,14 +81,20 @@ def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
                 fp8_capability=devices * (card.fp8_flops or 0.0),
                 memory_bandwidth_bytes_per_s=devices * (card.memory_bandwidth_bytes_per_s or 0.0),
                 region=domain.region or domain.name,
-                hop_s=latency_s,
+                hop_s=latencies,
                 trust=card.trust,
-                bandwidth_bytes_per_s=bandwidth,
+                bandwidth_bytes_per_s=bandwidths,
                 num_devices=devices,
                 intra_bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
                 intra_latency_s=domain.intra_latency_s,
             )
-            for name in names[domain.name]
+            for machine in ids[domain.name]
+            for latencies, bandwidths in [
+                (latency_s, bandwidth)
+                if len(machine) == 1
+                else (latency_s | dict.fromkeys(machine, inside[0]), bandwidth | dict.fromkeys(machine, inside[1]))
+            ]
+            for name in machine
         ]
     return tuple(nodes)
 

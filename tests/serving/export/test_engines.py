@@ -68,6 +68,29 @@ def option(line, name):
 
 
 @ENGINES
+def test_groups_of_one_machine_have_devices_and_ports_of_their_own(tmp_path, engine):
+    plan = planned((("a/0.0", 4, 80),), (("a/0.1", 4, 80),))
+    first, second = plan.fleet.nodes
+    cut = with_nodes(plan, altered(first, first_device=0), altered(second, first_device=4))
+    files = engine.render(cut).files
+    write(tmp_path, files)
+    lines = []
+    for name in files:
+        if name != "gateway.sh":
+            code, out, err = run(tmp_path, name, MODEL="m")
+            assert (code, err) == (0, "")
+            lines += out
+    assert [option(line, "--port") for line in lines] == [str(engine.PORT), str(engine.PORT + 1)]
+    if engine is vllm:
+        assert [line.split()[1] for line in lines] == ["0,1,2,3", "4,5,6,7"]
+    else:
+        assert [option(line, "--base-gpu-id") for line in lines] == [None, "4"]
+    _, out, _ = run(tmp_path, "gateway.sh", HEAD_1="h", HEAD_2="h")
+    assert f"http://h:{engine.PORT}," in out[0]
+    assert f"http://h:{engine.PORT + 1}," in out[0]
+
+
+@ENGINES
 @pytest.mark.parametrize("plan", [EVEN, UNEQUAL, planned((("x'\"$(id)`\n;/0", 6, 10),))])
 def test_every_script_is_one_that_bash_reads(tmp_path, engine, plan):
     files = engine.render(plan).files

@@ -11,6 +11,7 @@ from strata.decision import Trust
 from strata.serving.observe import nodes_of, pool_of
 from strata.serving.planning.allocation import score
 from strata.serving.planning.goal import Goal
+from strata.serving.planning.groups import best_groups
 from strata.serving.planning.planner import plan_serving
 from strata.simulate.memory import FIXED_BYTES
 from strata.workload.huggingface import model
@@ -63,13 +64,56 @@ def test_one_node_that_holds_the_model_is_a_pipeline():
 def test_devices_that_hardly_reach_each_other_are_not_the_faster_node():
     """Eight L40S on PCIe were said to read a prompt sooner than eight A100 on NVLink."""
     llama = ModelInfo.of(model("llama-3.1-70b"))
-    asked = replace(job(batch=16, prompt=1024, output=256), model=llama)
+    asked = replace(job(batch=16, prompt=1024, output=256, tpot_goal_s=0.05), model=llama)
     slow = card("pcie", tflops=362, gib=48)
     on_pcie = replace(domain("a", 8, accelerator=slow), intra_bandwidth_bytes_per_s=32e9)
     on_nvlink = domain("a", 8, accelerator=card("nvlink", tflops=312, gib=80))
     pcie, nvlink = (plan(fleet(one), asked).estimate.ttft_s for one in (on_pcie, on_nvlink))
     reductions_s = 160 * 2 * 7 / 8 * 1024 * 8192 * 2 / 32e9
     assert pcie > nvlink + 0.7 * reductions_s
+
+
+def pcie(name, devices=8):
+    return replace(domain(name, devices, accelerator=card("pcie", gib=48)), intra_bandwidth_bytes_per_s=32e9)
+
+
+def sizes(answer):
+    return {(node.domain, node.num_devices) for node in answer.plan.fleet.nodes}
+
+
+def test_a_node_runs_several_groups_of_devices_where_more_requests_are_served_so():
+    whole, cut = plan(fleet(pcie("a")), goal=Goal.LATENCY), plan(fleet(pcie("a")), goal=Goal.GOODPUT)
+    assert sizes(whole) == {("a", 8)}
+    ((_, devices),) = sizes(cut)
+    assert devices < 8
+    assert "nodes-cut" in tokens(cut)
+    assert cut.estimate.goodput_per_s > whole.estimate.goodput_per_s
+    assert [node.first_device for node in cut.plan.fleet.nodes] == list(range(0, 8, devices))
+    assert {stage.node for pipeline in cut.plan.pipelines for stage in pipeline.stages} <= {
+        node.id for node in cut.plan.fleet.nodes
+    }
+
+
+def test_each_kind_of_node_is_cut_as_suits_it():
+    """With 25 ms a token, eight A100 decode a 70B model in time and four do not; eight L40S on PCIe never do."""
+    asked = replace(
+        job(batch=16, prompt=1024, output=256, tpot_goal_s=0.025), model=ModelInfo.of(model("llama-3.1-70b"))
+    )
+    near = domain("near", 8, accelerator=card("nvlink", tflops=300, gib=80))
+    small = replace(pcie("small"), accelerator=card("large-pcie", gib=200))
+    by_domain = dict(sizes(plan(fleet(near, small, ms=50), asked, goal=Goal.GOODPUT)))
+    assert by_domain == {"near": 8, "small": 8}
+    unhurried = replace(asked, demand=replace(asked.demand, tpot_goal_s=0.1))
+    assert dict(sizes(plan(fleet(near, small, ms=50), unhurried, goal=Goal.GOODPUT)))["small"] < 8
+
+
+@pytest.mark.parametrize("goal", [Goal.BOTH, Goal.GOODPUT])
+def test_nodes_are_never_cut_to_serve_fewer_requests_within_the_goals(goal):
+    for hardware in (fleet(pcie("a")), fleet(domain("a", 8)), fleet(pcie("a"), domain("b", 4, per_node=4))):
+        for tpot_goal_s in (0.004, 0.01, 0.05):
+            asked = job(tpot_goal_s=tpot_goal_s, ttft_goal_s=1.0)
+            groups = best_groups(hardware, asked, goal)
+            assert groups.estimate.goodput_per_s >= groups.whole.goodput_per_s
 
 
 @pytest.mark.parametrize("goal", [Goal.BOTH, Goal.LATENCY])

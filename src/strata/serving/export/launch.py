@@ -35,6 +35,21 @@ class EngineHost:
     layers: tuple[int, ...]
     first_rank: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all devices of the machine are the node's."""
+        return self.node.first_device is None
+
+    @property
+    def first_device(self) -> int:
+        """The first of its devices on the machine."""
+        return self.node.first_device or 0
+
+    @property
+    def part(self) -> int:
+        """Which group of its machine it is: what keeps default ports apart."""
+        return self.first_device // self.node.num_devices
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -68,6 +83,15 @@ class Ranks:
             return limit, "the limit of the job or its model"
         return job.context_tokens, "mean prompt and output: neither job nor model states a limit"
 
+    def port(self, first: int) -> int:
+        """Return a default port that no other pipeline with its head on the same machine has."""
+        return first + self.hosts[0].part
+
+    @property
+    def has_ray(self) -> bool:
+        """Whether a Ray cluster can run it: Ray counts the devices of whole machines."""
+        return len(self.hosts) > 1 and self.is_even and all(host.is_whole for host in self.hosts)
+
     @property
     def is_even(self) -> bool:
         """Whether every node runs as many ranks: then one process starts all of a node."""
@@ -76,9 +100,9 @@ class Ranks:
     def processes(self, host: EngineHost) -> list[tuple[int, int, int]]:
         """Return (node rank, number of node ranks, first device or -1 for all) of each process of a host."""
         if self.is_even:
-            return [(self.hosts.index(host), len(self.hosts), -1)]
+            return [(self.hosts.index(host), len(self.hosts), -1 if host.is_whole else host.first_device)]
         return [
-            (host.first_rank + i, self.pipeline_parallel, i * self.tensor_parallel)
+            (host.first_rank + i, self.pipeline_parallel, host.first_device + i * self.tensor_parallel)
             for i in range(len(host.layers))
         ]
 
@@ -195,7 +219,10 @@ def _gateway_script(every: Sequence[Ranks], *, port: int) -> str:
     # The engine itself says which model it serves.
     backends = arguments(
         *(
-            ("--backend", Shell(f"http://$HEAD_{ranks.number}:{port},slots={max(1, ranks.pipeline.slots)}"))
+            (
+                "--backend",
+                Shell(f"http://$HEAD_{ranks.number}:{ranks.port(port)},slots={max(1, ranks.pipeline.slots)}"),
+            )
             for ranks in every
         )
     )

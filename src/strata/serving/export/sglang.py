@@ -10,6 +10,7 @@ from strata.serving.export import launch
 from strata.serving.planning.planfile import ServingPlan
 
 PORT = 30000
+DIST_PORT = 20000
 
 
 def render(plan: ServingPlan) -> launch.EngineFiles:
@@ -19,15 +20,16 @@ def render(plan: ServingPlan) -> launch.EngineFiles:
 
 def _script(plan: ServingPlan, ranks: launch.Ranks, host: launch.EngineHost) -> str:
     many, job = len(ranks.hosts) > 1, plan.job
-    variables = [f"  PORT         where it answers; stage 1 takes the requests (default {PORT})"]
+    port, dist_port = PORT + host.part, ranks.port(DIST_PORT)
+    variables = [f"  PORT         where it answers; stage 1 takes the requests (default {port})"]
     if many:
-        variables.append("  DIST_PORT    a free port of stage 1, the same everywhere (default 20000)")
+        variables.append(f"  DIST_PORT    a free port of stage 1, the same everywhere (default {dist_port})")
     head = launch.script_head(
         plan, ranks, host, engine="SGLang", variables=[*variables, "Arguments go to sglang.launch_server."]
     )
-    head += f'PORT="${{PORT:-{PORT}}}"\n'
+    head += f'PORT="${{PORT:-{port}}}"\n'
     if many:
-        head += 'DIST_PORT="${DIST_PORT:-20000}"\n'
+        head += f'DIST_PORT="${{DIST_PORT:-{dist_port}}}"\n'
     if ranks.pipeline_parallel > 1:
         head += f"export SGLANG_PP_LAYER_PARTITION={ranks.partition}\n"
     commands = []

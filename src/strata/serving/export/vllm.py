@@ -11,6 +11,7 @@ from strata.serving.export import launch
 from strata.serving.planning.planfile import PlannedService, ServingPlan
 
 PORT = 8000
+MASTER_PORT = 29501
 
 
 def render(plan: ServingPlan) -> launch.EngineFiles:
@@ -19,14 +20,14 @@ def render(plan: ServingPlan) -> launch.EngineFiles:
 
 
 def _script(plan: ServingPlan, ranks: launch.Ranks, host: launch.EngineHost) -> str:
-    many = len(ranks.hosts) > 1
-    variables = [f"  PORT         where it answers, on stage 1 (default {PORT})"] if host.first_rank == 0 else []
+    many, port, master_port = len(ranks.hosts) > 1, ranks.port(PORT), ranks.port(MASTER_PORT)
+    variables = [f"  PORT         where it answers, on stage 1 (default {port})"] if host.first_rank == 0 else []
     if many:
         variables += [
-            "  MASTER_PORT  a free port of stage 1, the same everywhere (default 29501)",
+            f"  MASTER_PORT  a free port of stage 1, the same everywhere (default {master_port})",
             "  VLLM_HOST_IP this node's address, where it has several",
         ]
-    if many and ranks.is_even:
+    if ranks.has_ray:
         variables += [
             "  EXECUTOR     mp (default): vLLM's own processes; ray: a Ray cluster, started here,",
             "               which orders the stages after the first itself",
@@ -36,16 +37,17 @@ def _script(plan: ServingPlan, ranks: launch.Ranks, host: launch.EngineHost) -> 
         plan, ranks, host, engine="vLLM", variables=[*variables, "Arguments go to vllm serve."]
     )
     if host.first_rank == 0:
-        head += f'PORT="${{PORT:-{PORT}}}"\n'
+        head += f'PORT="${{PORT:-{port}}}"\n'
     if many:
-        head += 'MASTER_PORT="${MASTER_PORT:-29501}"\n'
+        head += f'MASTER_PORT="${{MASTER_PORT:-{master_port}}}"\n'
     if ranks.pipeline_parallel > 1:
         head += f"export VLLM_PP_LAYER_PARTITION={ranks.partition}\n"
-    if many and ranks.is_even:
+    if ranks.has_ray:
         head += _ray(plan.job, ranks, host)
     commands = []
     for node_rank, num_nodes, device in ranks.processes(host):
-        environment = launch.visible_devices(host, device, ranks.tensor_parallel) if device >= 0 else ""
+        count = ranks.tensor_parallel * (len(host.layers) if ranks.is_even else 1)
+        environment = launch.visible_devices(host, device, count) if device >= 0 else ""
         joined = launch.arguments(
             ("--distributed-executor-backend", "mp" if ranks.pipeline_parallel > 1 else None),
             ("--nnodes", num_nodes if many else None),

@@ -59,13 +59,17 @@ class PlannedPipeline(FileModel):
 
 
 class PlannedNode(FileModel):
-    """What launching needs to know of a node."""
+    """What launching needs to know of a node, or of a group of its devices.
+
+    first_device: of the group on its machine; null where all devices of the machine work as one.
+    """
 
     id: Name
     domain: str
     accelerator: str
     num_devices: Annotated[int, Field(strict=True, gt=0, le=10_000)]
     vendor: str = ""
+    first_device: Layers | None = None
 
 
 class PlannedFleet(FileModel):

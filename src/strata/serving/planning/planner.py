@@ -15,12 +15,13 @@ from strata.clock import Clock
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.files import API_VERSION
 from strata.fleet.fleet import Fleet
-from strata.serving.observe import nodes_of, pool_of, unusable
+from strata.serving.observe import group_ids, nodes_of, pool_of, unusable
 from strata.serving.planning import unused
 from strata.serving.planning.allocate import Strategy, allocate
 from strata.serving.planning.allocation import Allocation, goodput
 from strata.serving.planning.estimate import Estimate, estimates
 from strata.serving.planning.goal import Goal, Weighing
+from strata.serving.planning.groups import best_groups, why_cut
 from strata.serving.planning.planfile import PlannedFleet, PlannedNode, PlannedService, ServingPlan
 from strata.serving.planning.pool import NodePool
 from strata.serving.planning.relax import smallest
@@ -117,7 +118,8 @@ def plan_serving(
     best plan so far is the answer.
     """
     started = clock()
-    nodes = nodes_of(fleet)
+    groups = best_groups(fleet, job, goal)
+    nodes = nodes_of(fleet, groups=groups.sizes)
     pool = pool_of(nodes, job.model, job.demand, derating=job.derating)
 
     def is_over() -> bool:
@@ -146,11 +148,12 @@ def plan_serving(
         estimate = estimates(fleet, nodes, pool, allocation.pipelines, job)
         left_out = tuple(unused.why_unused(fleet, nodes, pool, allocation, goal, job))
         data = {"objective": OBJECTIVES[str(goal)], "considered": len(allocations)}
-        reasons = [Reason("chosen", data=data), *_mixed(fleet, estimate), *_character(estimate)]
+        cut = why_cut(fleet, groups)
+        reasons = [Reason("chosen", data=data), *cut, *_mixed(fleet, estimate), *_character(estimate)]
     else:
         refusals = [reason for reason in allocation.reasons if reason.token != "time-limit"]
         reasons = [*unusable(fleet).values(), *(refusals if nodes else ()), *smallest(fleet, job)]
-    plan = _plan(fleet, job, estimate, chosen, goal)
+    plan = _plan(fleet, job, estimate, chosen, goal, groups.sizes)
     if len(allocations) < len(STRATEGIES) or any(reason.token == "time-limit" for reason in allocation.reasons):
         reasons += stopped
     decision = Decision(
@@ -178,7 +181,14 @@ def _value(pool: NodePool, goal: Goal, allocation: Allocation) -> float:
     return weighing.value(rate, rate * performance.decode_s)
 
 
-def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal) -> ServingPlan:
+def _plan(
+    fleet: Fleet,
+    job: ServingJob,
+    estimate: Estimate | None,
+    strategy: Strategy,
+    goal: Goal,
+    sizes: Mapping[str, int],
+) -> ServingPlan:
     demand, model = job.demand, job.model
     return ServingPlan(
         apiVersion=API_VERSION,
@@ -188,7 +198,7 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
         goal=goal,
         routing=job.routing,
         pipelines=() if estimate is None else estimate.pipelines,
-        fleet=PlannedFleet(name=fleet.name, nodes=tuple(_nodes(fleet))),
+        fleet=PlannedFleet(name=fleet.name, nodes=tuple(_nodes(fleet, sizes))),
         job=PlannedService(
             name=job.name,
             model=model.model_name,
@@ -205,26 +215,28 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
     )
 
 
-def _nodes(fleet: Fleet) -> Iterator[PlannedNode]:
+def _nodes(fleet: Fleet, sizes: Mapping[str, int]) -> Iterator[PlannedNode]:
     for domain in fleet.domains:
-        card = domain.accelerator
-        for i in range(domain.num_nodes):
-            yield PlannedNode(
-                id=f"{domain.name}/{i}",
-                domain=domain.name,
-                accelerator=card.name,
-                num_devices=domain.devices_per_node,
-                vendor=card.vendor,
-            )
+        card, size = domain.accelerator, sizes.get(domain.name, domain.devices_per_node)
+        for machine in group_ids(domain, size):
+            for part, name in enumerate(machine):
+                yield PlannedNode(
+                    id=name,
+                    domain=domain.name,
+                    accelerator=card.name,
+                    num_devices=size,
+                    vendor=card.vendor,
+                    first_device=part * size if len(machine) > 1 else None,
+                )
 
 
 def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
     """Yield that some pipelines join devices of several vendors."""
-    vendor = {f"{d.name}/{i}": d.accelerator.vendor for d in fleet.domains for i in range(d.num_nodes)}
+    vendor = {domain.name: domain.accelerator.vendor for domain in fleet.domains}
     mixed = [
         vendors
         for pipeline in estimate.pipelines
-        if len(vendors := {vendor[stage.node] for stage in pipeline.stages}) > 1
+        if len(vendors := {vendor[stage.node.rpartition("/")[0]] for stage in pipeline.stages}) > 1
     ]
     if mixed:
         data = {

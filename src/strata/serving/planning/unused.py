@@ -42,8 +42,7 @@ def why_unused(
     rest = [i for i in left if any(pool.nodes[i].capacity)]
     by_id = {node.node_id: node for node in nodes}
     for domain, names in _by_domain(pool, small).items():
-        node, devices = by_id[names[0]], fleet.domain(domain).devices_per_node
-        yield Unused(domain, names, _too_small(node, devices, job))
+        yield Unused(domain, names, _too_small(by_id[names[0]], job))
     if rest:
         reason = _left_over(pool, rest, allocation, goal)
         for domain, names in _by_domain(pool, rest).items():
@@ -55,9 +54,9 @@ def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, .
     return {domain: tuple(same) for domain, same in groupby(names, lambda name: name.rpartition("/")[0])}
 
 
-def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
+def _too_small(node: Node, job: ServingJob) -> Reason:
     """Say what the smallest layer needs beside the KV memory of the demanded batch."""
-    demand = job.demand
+    demand, devices = job.demand, node.num_devices
     need = job.model.weight_bytes + demand.batch * job.model.kv_bytes(demand.kv_tokens)
     data = {
         "need": show_bytes(float(need.min()) / devices),

@@ -23,14 +23,18 @@ class FaultEvent:
     factor: float = 1.0
 
 
-def parse(kind: Kind, text: str, known: Collection[str]) -> FaultEvent:
-    """Read NODE@TIME, or NODE@TIME*FACTOR for `slow`. Raises UsageError."""
+def parse(kind: Kind, text: str, known: Collection[str]) -> list[FaultEvent]:
+    """Read NODE@TIME, or NODE@TIME*FACTOR for `slow`; of a machine that is cut, one event a group of its devices.
+
+    Raises UsageError.
+    """
     example = f"--{kind} NODE@60s" + ("*1.5" if kind == "slow" else "")
     node_id, at, when = text.rpartition("@")
     when, star, factor = when.partition("*")
     if not at or bool(star) != (kind == "slow"):
         raise UsageError(f"--{kind} {text} does not say which node and when", hint=example)
-    if node_id not in known:
+    struck = [name for name in known if name == node_id or name.startswith(f"{node_id}.")]
+    if not struck:
         raise UsageError(f"--{kind} {text}: no node {node_id!r} (there are {_some(known)})", hint=example)
     at_s = units.parse(when, "time")
     try:
@@ -39,7 +43,7 @@ def parse(kind: Kind, text: str, known: Collection[str]) -> FaultEvent:
         times = math.nan
     if at_s < 0 or not 0 < times < math.inf:
         raise UsageError(f"--{kind} {text} has an invalid time or factor", hint=example)
-    return FaultEvent(kind, node_id, at_s, times)
+    return [FaultEvent(kind, name, at_s, times) for name in struck]
 
 
 def _some(known: Collection[str]) -> str:
