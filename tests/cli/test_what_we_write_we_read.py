@@ -43,6 +43,13 @@ model: llama-3.1-8b
 demand: {prompt: 256, output: 64}
 """
 
+LAYOUTS: Final = {
+    "interleaved": ("schedules: interleaved", "pipeline: 4, tensor: 1"),
+    "zero-2": ("zero: 2", "pipeline: 2, tensor: 2"),
+    "fsdp": ("zero: 3", "pipeline: 1, tensor: 1"),
+}
+"""What a job says that makes a plan of a kind that the planner would not choose for the small job."""
+
 TRAIN: Final = ("plan", "train", "fleet.yaml", "job.yaml")
 SERVE: Final = ("plan", "serve", "fleet.yaml", "service.yaml")
 
@@ -52,6 +59,10 @@ WRITERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "train-weights": ("TrainingPlan", (*TRAIN, "--weights", "1,2,1", "--no-baselines")),
     "train-hi-ppo": ("TrainingPlan", (*TRAIN, "--planner", "hi-ppo", "--no-baselines")),
     "train-one-site": ("TrainingPlan", ("plan", "train", "one.yaml", "job.yaml", "--no-baselines")),
+    **{
+        f"train-{name}": ("TrainingPlan", ("plan", "train", "one.yaml", f"{name}.yaml", "--no-baselines"))
+        for name in LAYOUTS
+    },
     "serve": ("ServingPlan", SERVE),
     "serve-greedy": ("ServingPlan", (*SERVE, "--strategy", "greedy")),
 }
@@ -80,6 +91,9 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
 }
 """What reads plan files: the command, and its calls for each kind."""
 
+REFUSED: Final = {(f"train-{name}", "chakra") for name in LAYOUTS}
+"""Plans that a target has no words for: it says so and exits with 3."""
+
 NO_PLANS: Final = {"Fleet", "TrainingJob", "TrainingLayout", "ServingJob", "RuntimeProfile", "HiPpoTraining"}
 """Kinds that people write; what commands write of them would go into WRITERS."""
 
@@ -101,6 +115,8 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("walk")
     texts = {"fleet.yaml": FLEET, "one.yaml": FLEET[: FLEET.index("  - {name: East")], "job.yaml": JOB}
+    for name, (train, parallel) in LAYOUTS.items():
+        texts[f"{name}.yaml"] = JOB.replace("2048}", f"2048, {train}}}") + f"parallel: {{{parallel}}}\n"
     for name, text in {**texts, "service.yaml": SERVICE}.items():
         (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -131,11 +147,34 @@ def test_what_one_command_writes_another_reads(
     plan = f"{name}.json"
     code = run([plan if word == "PLAN" else word for word in call])
     shown = capsys.readouterr()
+    if (name, call[3] if call[0] == "export" else "") in REFUSED:
+        assert code == 3
+        assert "try: " in shown.err
+        return
     assert code == 0, shown.err
     if call[0] == "lint":
         assert f"{plan}: ok ({kind})" in shown.out
     if "json" in call:
         assert json.loads(shown.out) == json.loads(Path(plan).read_text())
+
+
+def test_the_layouts_are_in_the_plans(folder: Path) -> None:
+    plans = {name: json.loads((folder / f"train-{name}.json").read_text())["plans"][0]["plan"] for name in LAYOUTS}
+    assert plans["interleaved"]["virtual_stages"] > 1
+    assert {name: plan["zero_stage"] for name, plan in plans.items() if name != "interleaved"} == {
+        "zero-2": 2,
+        "fsdp": 3,
+    }
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_job_with_its_layout_is_asked_what_if(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert run(["whatif", "one.yaml", f"{name}.yaml", "--set", "domain.West.num_gpus=4"]) == 0
+    given = ["plan", "train", "one.yaml", f"{name}.yaml", "--no-baselines", "--given", f"train-{name}.json"]
+    assert run(given) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", WRITERS)

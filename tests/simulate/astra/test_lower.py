@@ -218,6 +218,14 @@ def test_what_no_trace_of_one_step_holds_is_refused(change, links_vary, tokens):
     assert token(caught) == tokens
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_is_exchanged_for_every_microbatch_is_refused(zero):
+    copies = plan(chain("a", copies=2), zero_stage=zero)
+    with pytest.raises(Refused, match=f"ZeRO stage {zero} exchanges"):
+        lower(MODEL, copies)
+    lower(MODEL, plan(chain("a"), zero_stage=zero))  # one copy exchanges nothing
+
+
 def test_a_sum_without_a_link_is_refused():
     model = StepModel(fleet(*DOMAINS[:2], links=link("a", "b", 5, 30)[:1]), job())
     with pytest.raises(Refused) as caught:
