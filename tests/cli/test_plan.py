@@ -464,4 +464,4 @@ def test_demo_plans_three_jobs_and_writes_them(tmp_path: Path, capsys: pytest.Ca
     assert any(kind != "single" for kind in kinds)
     assert {reason["token"] for reason in answers[0]["reasons"]} >= {"chosen", "compute-bound"}
     assert len(list((tmp_path / "out").glob("*.json"))) == 3
-    assert all(answer["proof"]["gap"] < 1e-3 for answer in answers)
+    assert all(answer["proof"]["gap"] < 5e-3 for answer in answers)

@@ -128,6 +128,9 @@ def _proof(data: dict[str, Any]) -> Shown:
         f"  optimality gap ≤ {gap} over all layer splits{bound}; {proof['branches']:,} branches, "
         f"{proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
     )
+    partly = [str(rank) for rank in proof.get("rows_searched_in_part", []) if rank <= len(data["plans"])]
+    if partly:
+        yield f"  searched in part, so that the same domains may do better: plan {', '.join(partly)}"
 
 
 def _baselines(data: dict[str, Any]) -> Shown:

@@ -142,6 +142,11 @@ class TrainingPlanReport:
             "gap": None if bound is None else float(search.gap),
             "branches": search.branches,
             "evaluated": search.evaluated,
+            "rows_searched_in_part": [
+                rank
+                for rank, item in enumerate(self.plans, 1)
+                if rank > 1 and item.domain_set not in search.closed
+            ],
         }
 
     def _baseline(self, baseline: BaselineResult) -> dict[str, Any]:

@@ -326,6 +326,7 @@ class ProofEntry(FileModel):
     gap: Amount | None
     branches: Index
     evaluated: Index
+    rows_searched_in_part: tuple[Count, ...] = ()
 
 
 class AlternativeEntry(FileModel):

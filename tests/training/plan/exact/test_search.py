@@ -5,12 +5,15 @@ from itertools import count
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Search, SearchResult
+from strata.training.plan.exact.search import ROW_TOLERANCE, Search, SearchResult
 from strata.training.plan.objective import Scales
-from tests.support.builders import domain, fleet, job, layers
+from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
 ABC = fleet(domain("a", 4), domain("b", 4), domain("c", 4), gbps=50, ms=5)
@@ -110,3 +113,29 @@ def test_without_a_plan_the_best_score_is_infinite_and_there_is_no_gap():
     assert np.isinf(SearchResult().best_score)
     assert SearchResult().gap == 0.0
     assert not search(fleet(domain("a", 1)), job(layers(64, mparams=1000.0))).exists()
+
+
+@examples(12)
+@given(st.integers(0, 10**6))
+def test_rows_of_the_ranked_table_are_the_best_sets_each_with_its_best_plan(seed):
+    place, asked = small_case(seed)
+    found = search(place, asked).run(rank=3)
+    best: dict[tuple[str, frozenset[str]], float] = {}
+    for plan, report in every_plan(Problem.of(place, asked)):
+        key = plan.kind, frozenset(plan.domains)
+        best[key] = min(best.get(key, np.inf), report.step_time_s)
+    rows = found.ranked[:3]
+    assert len(rows) == min(3, len(best))
+    if {row.domain_set for row in rows} <= found.closed:
+        for row, least in zip(rows, sorted(best.values()), strict=False):
+            assert row.score <= best[row.domain_set] * (1 + ROW_TOLERANCE)
+            assert row.score <= least * (1 + ROW_TOLERANCE)
+
+
+def test_a_set_whose_fastest_branches_do_not_fit_memory_has_its_row():
+    """Small cards: the widest copies come first by their bounds and need more memory than there is."""
+    sites = fleet(
+        domain("Oslo", 4), domain("Stockholm", 8, accelerator=card("small", tflops=60.0, gib=10.0)), gbps=1, ms=60
+    )
+    ranked = search(sites, job(layers(10, mparams=200.0), batch=32)).run(rank=4).ranked
+    assert ("single", frozenset({"Stockholm"})) in {item.domain_set for item in ranked}

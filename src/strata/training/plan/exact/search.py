@@ -8,9 +8,9 @@ closer bound is no better is never evaluated. What is left when the search ends 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -34,11 +34,12 @@ DomainSet = tuple[str, frozenset[str]]
 TOLERANCE: Final = 1e-4
 """A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
-TRIED: Final = 2
-"""Branches built for a row of the ranked table that the search itself did not need."""
+OPENED: Final = 40
+"""Branches opened for a row of the ranked table before it counts as searched in part."""
 
-CLOSEST: Final = 4
-"""Of those, the plans of the least bounds that are evaluated."""
+ROW_TOLERANCE: Final = 5e-3
+ROW_SPLITS: Final = 20
+"""As TOLERANCE and MOST_SPLITS, for the rows of the ranked table below the first."""
 
 DIVE: Final = 3
 """Branches opened before the first plans are evaluated, whatever their bounds."""
@@ -69,6 +70,8 @@ class SearchResult:
     """What a search returns: the best plan of each domain set, the bound on any plan, and why others failed."""
 
     by_set: dict[DomainSet, Evaluated] = field(default_factory=dict)
+    closed: set[DomainSet] = field(default_factory=set)
+    """Those of which no other plan is better by ROW_TOLERANCE."""
     missed: dict[DomainSet, Evaluated] = field(default_factory=dict)
     bound: float = np.inf
     evaluated: int = 0
@@ -99,6 +102,7 @@ class SearchResult:
             for key, item in others.items():
                 if key not in kept or item.score < kept[key].score:
                     kept[key] = item
+        self.closed |= other.closed
         self.bound = min(self.bound, other.bound)
         self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
         self.refusals.update(other.refusals)
@@ -135,14 +139,14 @@ class Search:
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._chains: list[tuple[float, int, Chain]] = []
-        self._unsplit = np.inf
+        self._unsplit, self._most_splits = np.inf, MOST_SPLITS
         self._refused: set[int] = set()
         self._serial = 0
 
     def run(self, *, so_far: SearchResult | None = None, rank: int = 0, keeps_best: bool = False) -> SearchResult:
         """Search until the bound meets the best plan, here or among those `so_far`, or the deadline passes.
 
-        `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
+        The `rank` best domain sets are searched for the ranked table, each to its best plan. Where DiLoCo
         wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
         `keeps_best`: Ctrl-C ends the search with the best so far and `interrupted`, which the caller must heed;
         without it, KeyboardInterrupt is raised: half of a search is no baseline, bound or proof.
@@ -168,7 +172,9 @@ class Search:
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
             proved, self._built, self._chains = self.result.bound, [], []
             in_step = (codes >= 0) | (self._local_steps(codes) == 1)
-            self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
+            self._explore(
+                bounds[in_step], codes[in_step], incumbent, among=lambda item: item.plan.local_steps == 1
+            )
             self.result.bound = proved
         if rank and not self.result.stopped:
             self._fill_table(bounds, codes, rank, so_far)
@@ -187,18 +193,31 @@ class Search:
         for names in possible & self.result.refusals.keys():
             del self.result.refusals[names]
 
-    def _explore(self, bounds: Floats, codes: Ints, incumbent: float, *, in_step: bool = False) -> None:
+    def _explore(
+        self,
+        bounds: Floats,
+        codes: Ints,
+        incumbent: float,
+        *,
+        among: Callable[[Evaluated], bool] = lambda _: True,
+        most: float = np.inf,
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        """Search these branches until none is better than the best plan `among` those found, or `most` are open.
+
+        Better by less than `tolerance`, as a share, does not count.
+        """
         order = np.argsort(bounds, kind="stable")
         position, dive = 0, DIVE
         while True:
             branch = float(bounds[order[position]]) if position < len(order) else np.inf
             plan = self._built[0][0] if self._built else np.inf
             chain = self._chains[0][0] if self._chains else np.inf
-            threshold = min(self._best(in_step=in_step), incumbent)
-            threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
+            threshold = min(self._best(among), incumbent)
+            threshold -= tolerance * abs(threshold) if np.isfinite(threshold) else 0.0
             if min(branch, plan, chain) >= threshold or not np.isfinite(min(branch, plan, chain)):
                 break
-            if self._is_late():
+            if self._is_late() or position >= most:
                 self.result.stopped = True
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
@@ -211,13 +230,10 @@ class Search:
                 self._evaluate_next(threshold)
             else:  # only now: the better the best plan, the fewer splits are worth building
                 self._split(threshold)
-        self.result.bound = min(branch, plan, chain, self._unsplit, self._best(in_step=in_step), incumbent)
+        self.result.bound = min(branch, plan, chain, self._unsplit, self._best(among), incumbent)
 
-    def _best(self, *, in_step: bool) -> float:
-        if not in_step:
-            return self.result.best_score
-        scores = (item.score for item in self.result.by_set.values() if item.plan.local_steps == 1)
-        return min(scores, default=np.inf)
+    def _best(self, among: Callable[[Evaluated], bool]) -> float:
+        return min((item.score for item in self.result.by_set.values() if among(item)), default=np.inf)
 
     def _local_steps(self, codes: Ints) -> Ints:
         steps = np.array([way[3] for way in self.shards.ways])
@@ -301,8 +317,8 @@ class Search:
         """Build the plans of the least chain in every other split that could score better than `threshold`."""
         least, _, chain = heapq.heappop(self._chains)
         limit_s = chain.longest_s(lambda step_s: self._least_score(chain, step_s) < threshold)
-        plans = list(islice(chain.within(limit_s), MOST_SPLITS + 1))
-        if len(plans) > MOST_SPLITS:
+        plans = list(islice(chain.within(limit_s), self._most_splits + 1))
+        if len(plans) > self._most_splits:
             self._unsplit = min(self._unsplit, least)
         self._push(plans)
 
@@ -331,47 +347,58 @@ class Search:
                 kept[item.domain_set] = item
 
     def _fill_table(self, bounds: Floats, codes: Ints, rank: int, so_far: SearchResult) -> None:
-        """Evaluate the best plans of the most promising domain sets that the search could skip.
+        """Search domain sets by their least bounds, each to its best plan, until no other is of the `rank` best.
 
-        A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof. One
-        of them crosses domains where any can: what it takes is what a best single domain is compared with.
+        One of them crosses domains where any can: what it takes is what a best single domain is compared with.
         """
-        count = len(self.chains.masks)
-        known = {names for _, names in (*self.result.by_set, *so_far.by_set)}
-        crosses = self.chains.inside.sum(axis=1) > 1
-        places = {True: rank, False: rank - (max(map(len, known), default=0) < 2 and bool(crosses.any()))}
-        branches: dict[int, list[int]] = {}
-        full = 0
-        for position in np.argsort(bounds, kind="stable"):
-            code = int(codes[position])
-            if code < 0:
+        result, proved = self.result, self.result.bound
+        self._most_splits = ROW_SPLITS
+        names, rows = self._domain_sets(codes)
+        least = np.full(len(names), np.inf)
+        np.minimum.at(least, rows, bounds)
+        for row in np.argsort(least, kind="stable"):
+            known = {**so_far.by_set, **result.by_set}
+            scores = sorted(item.score for item in known.values())
+            crosses = len(names[row][1]) > 1 and all(len(domains) < 2 for _, domains in known)
+            if len(scores) >= rank and least[row] >= scores[rank - 1] and not crosses:
                 continue
-            tried = branches.get(code % count)
-            most = places[bool(crosses[code % count])]
-            if tried is None and len(branches) < most and self._names(code % count) not in known:
-                tried = branches[code % count] = []
-                places[False] = rank if crosses[code % count] else most
-            if tried is not None and len(tried) < TRIED:
-                tried.append(code)
-                full += len(tried) == TRIED
-                if full == rank:
-                    break
-        picked: list[TrainingPlan] = []
-        for index, tried in branches.items():
             if self._is_late():
                 break
-            plans: list[TrainingPlan] = []
-            for code in tried:
-                built = self.chains.build(self.problem.configs[code // count], int(self.chains.masks[index]))
-                if isinstance(built, Reason):
-                    self._refuse(code, built)
-                else:
-                    plans += built
-            if plans:
-                closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
-                picked += [plans[i] for i in np.argsort(closer, kind="stable")[:CLOSEST]]
-        with suppress(OutOfTime):
-            self.evaluate(picked)
+            self._built, self._chains, self._unsplit = [], [], np.inf
+            best = so_far.by_set.get(names[row])
+            picked = rows == row
+            self._explore(
+                bounds[picked], codes[picked], best.score if best is not None else np.inf,
+                among=partial(_is_of, names[row]), most=OPENED, tolerance=ROW_TOLERANCE,
+            )  # fmt: skip
+            if not result.stopped and self._unsplit == np.inf:
+                result.closed.add(names[row])
+            result.stopped = False
+        result.bound = proved
+
+    def _domain_sets(self, codes: Ints) -> tuple[list[DomainSet], Ints]:
+        """Return the domain sets that branches belong to, and the number of each branch's."""
+        numbers: dict[DomainSet, int] = {}
+
+        def number(kind: str, domains: frozenset[str]) -> int:
+            return numbers.setdefault((kind, domains), len(numbers))
+
+        masks = [self._names(index) for index in range(len(self.chains.masks))]
+        chains = [number("pp" if len(domains) > 1 else "single", domains) for domains in masks]
+        sharings = []
+        for group in self.shards.groups:
+            kind = "nested" if any(len(unit) > 1 for unit in group) else "dp"
+            domains = frozenset(self.problem.fleet.domains[i].name for unit in group for i in unit)
+            sharings.append((number(kind, domains), number(f"{kind}+diloco", domains)))
+        of_chains, of_sharings = np.array(chains, dtype=np.int64), np.array(sharings, dtype=np.int64)
+        rows = np.zeros_like(codes)
+        is_chain = codes >= 0
+        rows[is_chain] = of_chains[codes[is_chain] % max(1, len(chains))] if chains else 0
+        shared = codes[~is_chain]
+        if len(shared):
+            is_local = self._local_steps(shared) > 1
+            rows[~is_chain] = of_sharings[(-1 - shared) % len(sharings), is_local.astype(np.int64)]
+        return list(numbers), rows
 
     def _is_late(self) -> bool:
         return self.clock() > self.deadline and (bool(self.result.by_set) or not self.needs_plan)
@@ -383,3 +410,11 @@ class Search:
     def _names(self, index: int) -> frozenset[str]:
         inside = self.chains.inside[index]
         return frozenset(d.name for d, use in zip(self.chains.domains, inside, strict=True) if use)
+
+
+def _is_in_step(item: Evaluated) -> bool:
+    return item.plan.local_steps == 1
+
+
+def _is_of(domain_set: DomainSet, item: Evaluated) -> bool:
+    return item.domain_set == domain_set
