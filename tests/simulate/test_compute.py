@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from strata.decision import Trust
+from strata.fleet.catalogue import accelerator
 from strata.simulate.compute import layer_times, peak_flops
+from strata.workload.huggingface import model
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, job, layers
@@ -29,9 +31,10 @@ def test_a_layer_takes_its_flops_at_the_reached_share_of_the_peak():
     assert found.work == pytest.approx(found.forward + found.backward)
 
 
-def test_the_price_of_recomputation_is_one_more_forward():
+def test_the_price_of_recomputation_is_one_more_forward_of_every_block():
     plain, again = times(), times(recompute=Recompute.FULL)
-    assert again.backward == pytest.approx(plain.backward + plain.forward)
+    more = np.diff(again.backward) - np.diff(plain.backward)
+    assert more == pytest.approx(np.diff(plain.forward) * [0, 1, 1, 0])
     assert again.useful == pytest.approx(plain.useful)
 
 
@@ -57,7 +60,7 @@ def test_measured_times_go_before_flops_and_are_trusted_more():
     found = times(job(layers(2), profile=measured()), size=2, recompute=Recompute.FULL)
     assert found.trust == Trust.MEASURED
     assert np.diff(found.forward) == pytest.approx([0.1] * 4)
-    assert np.diff(found.backward) == pytest.approx([0.4] * 4)
+    assert np.diff(found.backward) == pytest.approx([0.3, 0.4, 0.4, 0.3])
     assert np.diff(found.update) == pytest.approx([0.01] * 4)
 
 
@@ -85,3 +88,48 @@ def test_the_update_streams_all_state_through_memory_once():
     assert np.diff(found.update) == pytest.approx([100e6 * 2 * 16 / 2e12] * 4)
     slow = replace(card(), memory_bandwidth_bytes_per_s=None)
     assert times(place=domain("a", accelerator=slow)).update[-1] == 0.0
+
+
+H100 = domain("a", accelerator=accelerator("H100"))
+
+
+def llama(**more):
+    spec = model("llama-3.1-8b")
+    return job(spec.layer_table(4096), spec=spec, **more)
+
+
+def share_of_peak(asked, place=H100, *, precision="bf16", **shape):
+    found = times(asked, place, **shape)
+    size, ranks = shape.get("size", 1), shape.get("ranks", 1)
+    flops = 3 * asked.layers.forward_flops.sum() * size / ranks
+    return flops / found.useful[-1] / place.accelerator.peak_flops(precision)
+
+
+def test_small_matrices_reach_less_of_the_peak_than_large_ones():
+    alone, split = share_of_peak(llama()), share_of_peak(llama(), ranks=8)
+    assert 0.3 < split < alone < 0.7
+    assert alone <= share_of_peak(llama(), size=4)
+
+
+def test_the_time_by_kernels_is_as_good_as_its_card_where_runs_were_fitted_and_assumed_elsewhere():
+    assert times(llama(), H100).trust == accelerator("H100").trust == Trust.ANALYTIC
+    assert times(llama(), domain("a", accelerator=accelerator("MI300X"))).trust == Trust.ASSUMED
+
+
+def test_an_efficiency_the_job_states_goes_before_the_kernels():
+    stated = times(llama(flops_efficiency=0.5), H100)
+    assert stated.trust == Trust.ASSUMED
+    assert np.diff(stated.forward) == pytest.approx(llama().layers.forward_flops / (0.5 * 989e12))
+
+
+def test_8_bit_products_are_faster_but_not_twice_as_fast():
+    wide, narrow = times(llama(), H100), times(llama(precision="fp8"), H100)
+    assert 0.4 < narrow.work[-1] / wide.work[-1] < 0.9
+    assert times(llama(precision="fp8"), domain("a", accelerator=accelerator("A100"))) is None
+
+
+def test_attention_that_writes_its_scores_is_slower_and_computes_them_again_unless_its_block_is():
+    fused, written = llama(), llama(fused_attention=False)
+    assert times(fused, H100).forward[-1] < times(written, H100).forward[-1]
+    plain, again = times(written, H100), times(written, H100, recompute=Recompute.FULL)
+    assert again.backward[-1] < plain.backward[-1] + plain.forward[-1]

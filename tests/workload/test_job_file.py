@@ -58,7 +58,7 @@ def test_the_shortest_job_takes_its_defaults(written):
     assert job.recompute == (Recompute.NONE, Recompute.FULL)
     assert (job.local_steps, job.gradient_compression, job.zero_stages) == ((), (1.0,), (0, 1))
     assert (job.home, job.limits.domains, job.limits.cost_usd_per_step) == (None, None, None)
-    assert (job.limits.memory_headroom, job.flops_efficiency, job.profile) == (0.08, 0.45, None)
+    assert (job.limits.memory_headroom, job.flops_efficiency, job.profile) == (0.08, None, None)
 
 
 def test_everything_that_can_be_said_is_heard(written):

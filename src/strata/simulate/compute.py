@@ -1,7 +1,9 @@
-"""How long each layer computes on one stage's devices: a measured profile where there is one, else FLOPs.
+"""How long each layer computes on one stage's devices.
 
-Source of the FLOP form: time = FLOPs / (devices × peak × efficiency) plus the tensor-parallel all-reduces of
-Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), inside the node (`tensor_parallel_s`).
+A measured profile goes before all else, then the efficiency that a job states: time = FLOPs / (devices × peak ×
+efficiency); else the kernels of `kernels.py`, one by one. To both of the latter come the tensor-parallel
+all-reduces of Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), inside the node
+(`tensor_parallel_s`).
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ from strata.arrays import Floats
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain
 from strata.simulate.collective import tensor_parallel_s
+from strata.simulate.kernel_rates import kernel_rates
+from strata.simulate.kernels import KernelShape, Scores, kernel_seconds
 from strata.workload.job import Recompute, TrainingJob
 
 REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0}
 REDUCTIONS_OF_A_BLOCK: Final = 2.0
 """Tensor-parallel all-reduces per direction: every other kind of layer has one for attention, one for its MLP."""
+
+
+FLAT_EFFICIENCY: Final = 0.45
+"""Share of peak where neither the job states one nor the layers say what they compute: assumed."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +67,46 @@ def layer_times(
         # A profile already holds the tensor-parallel communication of the machine it was read on.
         forward, backward = measured.forward_s, measured.backward_s
         useful, update, trust = forward + backward, measured.update_s, Trust.MEASURED
-        again = forward
     else:
-        peak = peak_flops(domain, job)
-        if peak is None:
+        computed = _computed(job, domain, tensor_parallel, microbatch_size, recompute)
+        if computed is None:
             return None
-        rate = tensor_parallel * peak * job.flops_efficiency
-        compute = job.layers.forward_flops * (microbatch_size / rate)
-        reduction = _reductions_s(job, domain, tensor_parallel, microbatch_size)
-        forward, backward = compute + reduction, 2 * compute + reduction
-        useful, again = 3 * compute, forward
-        update = _update_s(job, domain, tensor_parallel)
-        trust = worst(domain.accelerator.trust, Trust.ASSUMED)
+        forward, backward, sums_factor, trust = computed
+        useful, update = forward + backward, _update_s(job, domain, tensor_parallel)
+        reduction = sums_factor * _reductions_s(job, domain, tensor_parallel, microbatch_size)
+        forward, backward = forward + reduction, backward + reduction
     if recompute is Recompute.FULL:
-        backward = backward + again
+        backward = backward + forward * _is_block(job)
     return LayerSums(_prefix(forward), _prefix(backward), _prefix(useful), _prefix(update), trust)
+
+
+def _computed(
+    job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int, recompute: Recompute
+) -> tuple[Floats, Floats, float, Trust] | None:
+    """Return forward and backward of each layer without communication, how much longer than its ring a sum takes,
+    and how far to trust them; None where the card's speed is not known."""
+    card, layers = domain.accelerator, job.layers
+    peak = peak_flops(domain, job)
+    if peak is None:
+        return None
+    rates = kernel_rates(card, job.precision)
+    if job.flops_efficiency is not None or not layers.kernels or rates is None:
+        efficiency = job.flops_efficiency or FLAT_EFFICIENCY
+        forward = layers.forward_flops * (microbatch_size / (ranks * peak * efficiency))
+        return forward, 2 * forward, 1.0, worst(card.trust, Trust.ASSUMED)
+    scores: Scores = "fused"
+    if not job.fused_attention:
+        scores = "kept" if recompute is Recompute.FULL else "recomputed"
+    shape = KernelShape(microbatch_size * job.sequence_length, job.sequence_length, ranks, scores=scores)
+    seconds = {kernels: kernel_seconds(kernels, shape, rates) for kernels in set(layers.kernels)}
+    forward, backward = np.array([seconds[kernels] for kernels in layers.kernels]).T
+    return forward, backward, rates.sums_factor, worst(card.trust, rates.trust)
+
+
+def _is_block(job: TrainingJob) -> Floats:
+    """Return 1 for blocks and 0 for embedding and head, which are never recomputed (Megatron-LM, arXiv
+    1909.08053)."""
+    return np.array([0.0 if kind in REDUCTIONS else 1.0 for kind in job.layers.kinds])
 
 
 def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int) -> Floats:

@@ -69,9 +69,12 @@ class TrainingJob:
     """A training run. `global_batch` counts sequences of `sequence_length` tokens.
 
     weights: of (efficiency, utilisation, communication cost) in the briefs' reward and in Tchebycheff.
-    flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded.
+    flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded; None:
+    what
+        its kernels reach, one by one.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
+    fused_attention: attention is one kernel that keeps no scores (flash attention, arXiv 2205.14135).
     model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
     spec: the model's shape, for launch files; the planner reads the layers alone.
     pins: what every plan's layout must be.
@@ -93,7 +96,8 @@ class TrainingJob:
     objective: Objective = Objective.TIME
     weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
     limits: Limits = field(default_factory=Limits)
-    flops_efficiency: float = 0.45
+    flops_efficiency: float | None = None
+    fused_attention: bool = True
     model_name: str = ""
     profile: LayerProfile | None = None
     spec: ModelSpec | None = field(default=None, compare=False, repr=False)

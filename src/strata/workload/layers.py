@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from strata.arrays import Floats
+from strata.workload.kernels import LayerKernels
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class LayerTable:
     `activation_bytes` what a layer keeps for its backward without recomputation,
     `checkpoint_bytes` what it keeps with full recomputation (its input),
     `boundary_bytes` what it sends to the next layer (16-bit).
+    `kernels` are what each layer computes for a token, empty where only the FLOPs are known.
     """
 
     kinds: tuple[str, ...]
@@ -27,6 +29,7 @@ class LayerTable:
     activation_bytes: Floats
     checkpoint_bytes: Floats
     boundary_bytes: Floats
+    kernels: tuple[LayerKernels, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kinds)

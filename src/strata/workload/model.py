@@ -15,10 +15,19 @@ from typing import Final
 import numpy as np
 
 from strata.decision import UNHASHED, Trust
+from strata.workload.kernels import LayerKernels, MatrixProduct
 from strata.workload.layers import LayerTable
 
 _LOGIT_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
+
+_LOGIT_ELEMENTS: Final = 6
+"""16-bit elements moved per logit forward: the product's output read, its fp32 copy written, read for the maximum
+and again for the sum of the cross entropy."""
+
+_SMALL_KERNELS: Final = 16
+"""Kernels of a block that are no matrix product, as PyTorch runs one: norms, rotations or biases, attention,
+residual sums, the activation function, casts and copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +164,7 @@ class ModelSpec:
 
     def token_flops(self, kind: str) -> float:
         """Return the forward FLOPs of one token in a layer: 2 per active matrix element."""
-        if kind == "embedding":
-            return 2.0 * self._projection
-        if kind == "head":
-            return 2.0 * (self.vocab_size * self.embedding_size + self._projection)
-        return 2.0 * (self._attention_matrices + self._mlp_matrices(kind, active=True))
+        return 2.0 * self._matrices(kind, active=True)
 
     def attention_flops(self, *, is_cached: bool = False) -> float:
         """Return the FLOPs of one token's attention to one other in one block.
@@ -179,7 +184,7 @@ class ModelSpec:
         """Return the parameters of all routed experts of a layer; shared ones are not among them."""
         if kind != "moe" or self.experts is None:
             return 0
-        return self.experts.num_experts * self._feed_forward(self.experts.intermediate_size)
+        return sum(product.params for product in self._feed_forward(self.experts.intermediate_size, self.experts))
 
     def layer_table(self, sequence_length: int, element_bytes: float = 2) -> LayerTable:
         """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
@@ -191,6 +196,7 @@ class ModelSpec:
         hidden = np.full(len(kinds), float(s * self.hidden_size) * element_bytes)
         inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
         flops = [self._flops(kind, s, self.window(layer) or s) for layer, kind in enumerate(kinds)]
+        kernels = tuple(self._kernels(layer) for layer in range(len(kinds)))
         kept = {kind: s * self._activation_bytes(kind, element_bytes) for kind in set(kinds)}
         return LayerTable(
             kinds=kinds,
@@ -199,6 +205,7 @@ class ModelSpec:
             activation_bytes=np.array([kept[kind] for kind in kinds]),
             checkpoint_bytes=inputs,
             boundary_bytes=hidden,
+            kernels=kernels,
         )
 
     def _is_sparse(self, layer: int) -> bool:
@@ -208,34 +215,47 @@ class ModelSpec:
     def _norm(self) -> int:
         return self.hidden_size * (2 if self.norm_bias else 1)
 
-    @property
-    def _projection(self) -> int:
-        """One of OPT-350M's two projections between embedding and hidden width."""
-        return self.embedding_size * self.hidden_size if self.embedding_size != self.hidden_size else 0
+    def _products(self, kind: str) -> tuple[MatrixProduct, ...]:
+        """Return the matrix products of a layer, in the order they run; a tied head's is the embedding's."""
+        h, e = self.hidden_size, self.embedding_size
+        if kind == "embedding":
+            return () if e == h else (MatrixProduct(e, h, "none"),)  # OPT-350M alone projects
+        if kind == "head":
+            head = MatrixProduct(e, self.vocab_size, "outputs")
+            return (head,) if e == h else (MatrixProduct(h, e, "none"), head)
+        return self._attention_products + self._mlp_products(kind)
+
+    def _matrices(self, kind: str, *, active: bool) -> int:
+        return sum(product.active_params if active else product.params for product in self._products(kind))
 
     def _params(self, kind: str, *, active: bool) -> int:
         table = self.vocab_size * self.embedding_size
         if kind == "embedding":
             norm = self._norm if self.embedding_norm else 0
-            return table + self._projection + self.num_positions * self.hidden_size + norm
+            return table + self._matrices(kind, active=active) + self.num_positions * self.hidden_size + norm
         if kind == "head":
             norm = self._norm if self.final_norm else 0
             bias = self.vocab_size if self.head_bias else 0
-            return norm + self._projection + bias + (0 if self.tied_embeddings else table)
+            return norm + self._matrices(kind, active=active) + bias - (table if self.tied_embeddings else 0)
         norms = self.norms_per_layer * self._norm + self.qk_norm_params
         vectors = norms + self._attention_vectors + self._mlp_vectors(kind, active=active)
-        return vectors + self._attention_matrices + self._mlp_matrices(kind, active=active)
+        return vectors + self._matrices(kind, active=active)
 
     @property
-    def _attention_matrices(self) -> int:
-        h, a = self.hidden_size, self.num_heads
-        if self.latent is None:
-            return h * (a + 2 * self.num_kv_heads) * self.head_dim + a * self.head_dim * h
-        mla = self.latent
-        query = h * a * mla.qk_head_dim if mla.q_lora_rank is None else mla.q_lora_rank * (h + a * mla.qk_head_dim)
-        compress = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
-        expand = mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim)
-        return query + compress + expand + a * mla.v_head_dim * h
+    def _attention_products(self) -> tuple[MatrixProduct, ...]:
+        h, a, mla = self.hidden_size, self.num_heads, self.latent
+        if mla is None:
+            inner = a * self.head_dim
+            together = MatrixProduct(h, inner + 2 * self.num_kv_heads * self.head_dim, "outputs")
+            return (together, MatrixProduct(inner, h, "inputs"))
+        rank = mla.q_lora_rank
+        return (
+            *(() if rank is None else (MatrixProduct(h, rank, "none"),)),
+            MatrixProduct(h if rank is None else rank, a * mla.qk_head_dim, "outputs"),
+            MatrixProduct(h, mla.kv_lora_rank + mla.qk_rope_head_dim, "none"),
+            MatrixProduct(mla.kv_lora_rank, a * (mla.qk_nope_head_dim + mla.v_head_dim), "outputs"),
+            MatrixProduct(a * mla.v_head_dim, h, "inputs"),
+        )
 
     @property
     def _attention_vectors(self) -> int:
@@ -246,17 +266,46 @@ class ModelSpec:
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
         return bias + ranks + (ranks + self.latent.qk_rope_head_dim if self.qkv_bias else 0)
 
-    def _mlp_matrices(self, kind: str, *, active: bool) -> int:
-        if kind == "dense" or self.experts is None:
-            return self._feed_forward(self.intermediate_size)
+    def _mlp_products(self, kind: str) -> tuple[MatrixProduct, ...]:
         moe = self.experts
-        routed = (moe.experts_per_token if active else moe.num_experts) * self._feed_forward(moe.intermediate_size)
-        shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else 0
-        router = self.hidden_size * (moe.num_experts + (1 if moe.shared_gate else 0))
-        return router + routed + shared
+        if kind == "dense" or moe is None:
+            return self._feed_forward(self.intermediate_size)
+        router = MatrixProduct(self.hidden_size, moe.num_experts + (1 if moe.shared_gate else 0), "none")
+        shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else ()
+        return (router, *self._feed_forward(moe.intermediate_size, moe), *shared)
 
-    def _feed_forward(self, width: int) -> int:
-        return (3 if self.gated_mlp else 2) * self.hidden_size * width
+    def _feed_forward(self, width: int, experts: Experts | None = None) -> tuple[MatrixProduct, ...]:
+        copies, groups = (1, 1) if experts is None else (experts.experts_per_token, experts.num_experts)
+        into = (2 if self.gated_mlp else 1) * width
+        return (
+            MatrixProduct(self.hidden_size, into, "outputs", copies, groups),
+            MatrixProduct(width, self.hidden_size, "inputs", copies, groups),
+        )
+
+    def _kernels(self, layer: int) -> LayerKernels:
+        """Return what a layer computes for a token: 0 is the embedding, the last the head."""
+        kind, h = self.kinds[layer], self.hidden_size
+        products = self._products(kind)
+        if kind == "embedding":
+            return LayerKernels(products, 0.0, 0, 0, 2.0 * h, 0.0, 1 + len(products))
+        if kind == "head":
+            streamed = 2.0 * h + _LOGIT_ELEMENTS * self.vocab_size
+            return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products))
+        moe = self.experts if kind == "moe" else None
+        width, routed = self.intermediate_size, 0.0
+        if moe is not None:
+            width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
+            # Copies are read and written on the way to the experts, and on the way back.
+            routed = 4.0 * moe.experts_per_token * h + 2.0 * moe.num_experts
+        # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
+        # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
+        streamed = 2.0 * self.norms_per_layer * h + 2 * 3.0 * h + (3.0 if self.gated_mlp else 2.0) * width
+        queries_and_keys = (self.num_heads + self.num_kv_heads) * self.head_dim
+        streamed += (4.0 if self.qk_norm_params else 2.0) * queries_and_keys
+        return LayerKernels(
+            products, self.attention_flops(), self.window(layer), self.num_heads, streamed, routed,
+            _SMALL_KERNELS + len(products),
+        )  # fmt: skip
 
     def _mlp_vectors(self, kind: str, *, active: bool) -> int:
         """Biases of a dense MLP, or of experts and their router."""
@@ -288,9 +337,9 @@ class ModelSpec:
         """
         h = self.hidden_size
         if kind == "embedding":
-            return element_bytes * (self.embedding_size if self._projection else 0)
+            return element_bytes * (self.embedding_size if self.embedding_size != h else 0)
         if kind == "head":
-            inputs = (h if self.final_norm else 0) + self.embedding_size + (h if self._projection else 0)
+            inputs = (h if self.final_norm else 0) + self.embedding_size + (h if self.embedding_size != h else 0)
             return element_bytes * inputs + _LOGIT_BYTES * self.vocab_size
         elements = self.norms_per_layer * h + self._attention_elements
         statistics = self.num_heads

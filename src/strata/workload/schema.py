@@ -168,7 +168,7 @@ class TrainingJobFile(FileModel):
     home: Name | None = None
     goal: GoalEntry = GoalEntry()
     limits: LimitsEntry = LimitsEntry()
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 0.45
+    efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 def load_job(source: str | Path) -> TrainingJob:

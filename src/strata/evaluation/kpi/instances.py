@@ -18,7 +18,7 @@ import numpy as np
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
-from strata.simulate.compute import peak_flops
+from strata.simulate.compute import FLAT_EFFICIENCY, peak_flops
 from strata.training.plan.exact.problem import Problem
 from strata.workload.job import TrainingJob
 from strata.workload.schema import BUNDLED_JOBS, load_job
@@ -144,4 +144,4 @@ def _compute_s(problem: Problem) -> float:
     job, domains = problem.job, problem.fleet.domains
     flops = 3 * float(job.layers.forward_flops.sum()) * job.global_batch
     speed = sum(domain.num_devices * (peak_flops(domain, job) or 0.0) for domain in domains)
-    return flops / (speed * job.flops_efficiency)
+    return flops / (speed * (job.flops_efficiency or FLAT_EFFICIENCY))

@@ -19,6 +19,10 @@ _INTRA_LATENCY_S: Final = 5e-6
 _NETWORK_LATENCY_S: Final = 10e-6
 """Latencies nobody publishes: a fleet file's own defaults."""
 
+_BEFORE_FLASH_ATTENTION: Final = ("Megatron21", "Korth22", "BLOOM")
+"""Sources whose software wrote the attention scores to memory: flash attention is of May 2022 (arXiv
+2205.14135)."""
+
 _MOST_MICROBATCH: Final = 64
 
 
@@ -69,6 +73,7 @@ def job_of(run: PublishedRun) -> TrainingJob:
         num_heads=run.spec.num_heads,
         global_batch=run.global_batch,
         precision=run.precision,
+        fused_attention=run.source not in _BEFORE_FLASH_ATTENTION,
         limits=Limits(memory_headroom=0.0),
     )
 
@@ -102,10 +107,14 @@ def _plan(run: PublishedRun, microbatch: int, count: int, virtual: int) -> Train
         layers += (index == 0) + (index == depth - 1)
         stages.append(Stage(_PLACE, first, layers, run.tensor_parallel, min(warmup, count - 1)))
         first += layers
+    schedule = Schedule.INTERLEAVED if virtual > 1 else Schedule.ONE_F_ONE_B
+    if virtual > 1 and count % depth:
+        # Interleaving takes microbatches in groups of the stages; who runs others hides the bubble in another way.
+        schedule, virtual = Schedule.ZERO_BUBBLE, 1
     return TrainingPlan(
         pipelines=(Pipeline(tuple(stages), run.data_parallel, count),),
         microbatch_size=microbatch,
-        schedule=Schedule.INTERLEAVED if virtual > 1 else Schedule.ONE_F_ONE_B,
+        schedule=schedule,
         recompute=run.recompute,
         zero_stage=run.zero_stage,
         virtual_stages=virtual,

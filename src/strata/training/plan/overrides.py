@@ -80,7 +80,7 @@ JOB: Final = {
     "compress": Key("gradient_compression", lambda by: f"by {_each(by)}", SyncEntry, is_list=True),
     "minimize": Key("objective", str, GoalEntry),
     "weights": Key("weights", _each, GoalEntry, is_list=True),
-    "efficiency": Key("flops_efficiency", "{:g}".format, TrainingJobFile),
+    "efficiency": Key("flops_efficiency", _or_none("{:g}".format), TrainingJobFile, may_be_none=True),
     "limits.cost": Key("limits.cost_usd_per_step", _or_none(units.show_usd), LimitsEntry, may_be_none=True),
     "limits.tokens_per_s": Key("limits.tokens_per_s", _or_none("{:,.0f}".format), LimitsEntry, may_be_none=True),
     "limits.domains": Key("limits.domains", _or_none(lambda names: _each(sorted(names))), LimitsEntry,
