@@ -121,3 +121,22 @@ def test_the_token_penalty_is_the_declared_table():
 def test_diloco_waits_once_in_h_steps_for_what_it_cannot_hide():
     assert diloco_s(2.0, 50.0, local_steps=1) == 52.0
     assert diloco_s(2.0, 64.0, local_steps=32) == pytest.approx(2 * 1.02 + 64 / 32)
+
+
+def test_sites_that_share_an_uplink_cannot_use_all_their_links_at_once():
+    """The review's case: eight sites joined by 50 Gbps links sum 141 GB in 5.65 s only if each sends 350 Gbps."""
+    size, speed = 141.25e9, 50e9 / 8
+    bandwidth, latency = np.full((8, 8), speed), np.zeros((8, 8))
+    free = best_all_reduce(size, bandwidth, latency)
+    assert (free.algorithm, free.time_s) == ("direct", pytest.approx(5.65))
+    bound = best_all_reduce(size, bandwidth, latency, np.full(8, speed))
+    assert bound.time_s == pytest.approx(39.55)
+
+
+def test_the_hub_of_a_star_shares_its_uplink_with_all_others():
+    latency = np.full((3, 3), 1.0)
+    bandwidth = np.array([[0, 10, 10], [10, 0, 0], [10, 0, 0]], dtype=float)
+    free = best_all_reduce(10.0, bandwidth, latency)
+    bound = best_all_reduce(10.0, bandwidth, latency, np.array([10.0, 10.0, 10.0]))
+    assert (free.algorithm, free.time_s) == ("star", pytest.approx(4.0))
+    assert (bound.algorithm, bound.time_s) == ("star", pytest.approx(6.0))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strata.simulate.traffic import (
@@ -44,8 +46,6 @@ def test_a_hop_leaves_its_node_only_at_a_node_boundary():
 
 def test_forward_and_backward_take_the_link_of_their_own_direction():
     joined = fleet(domain("a"), domain("b"))
-    from dataclasses import replace
-
     slow_back = joined.with_links([replace(joined.links["b", "a"], bandwidth_bytes_per_s=1e6, latency_s=1.0)])
     ((there, back),) = hops(slow_back, pipeline(("a", 8), ("b", 8)), [1e6])
     assert back.serial_s == pytest.approx(1.0)
@@ -81,3 +81,12 @@ def test_rings_share_the_card_of_a_node_as_a_count_over_the_layout_says(copy_dev
     through = max(len({r for r in node if node.count(r) < replicas}) for node in nodes)
     found, _ = replica_wire(site, replicas=replicas, copy_devices=copy_devices)
     assert found == pytest.approx(50e9 / through)
+
+
+def test_a_site_in_the_middle_sends_both_ways_over_its_uplink():
+    middle = replace(domain("b"), uplink_bytes_per_s=5 * GBPS)
+    joined = fleet(domain("a"), middle, domain("c"), gbps=100)
+    (to_b, from_b), (to_c, _) = hops(joined, pipeline(("a", 8), ("b", 8), ("c", 8), replicas=3), [1e8, 1e8])
+    # Activations to c and gradients to a leave b together; three copies each.
+    assert from_b.serial_s == to_c.serial_s == to_b.serial_s == pytest.approx(2 * 3 * 1e8 / (5 * GBPS))
+    assert wan_hop(joined, "a", "c", 1e8, copies=3, ranks=8).serial_s == pytest.approx(3 * 1e8 / (100 * GBPS))

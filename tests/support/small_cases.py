@@ -53,6 +53,8 @@ def small_fleet(rng: np.random.Generator, count: int) -> Fleet:
             continue
         for source, dest in ((a.name, b.name), (b.name, a.name)):
             links[source, dest] = _link(rng, source, dest)
+    if rng.random() < 0.3:
+        domains = [replace(one, uplink_bytes_per_s=float(rng.choice([0.5, 5.0, 200.0])) * GBPS) for one in domains]
     return Fleet("small", tuple(domains), links)
 
 

@@ -31,7 +31,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     \b
     link.A-B.KEY     bandwidth, latency, rtt or price, both directions (A>B: one)
     domain.NAME.KEY  num_gpus, gpus_per_node, accelerator, price,
-                     intra_bandwidth or network_bandwidth
+                     intra_bandwidth, network_bandwidth or uplink
     job.KEY          global_batch, recompute, local_steps, compress, minimize,
                      weights, efficiency, or limits.cost, .tokens_per_s,
                      .domains, .memory_headroom

@@ -29,6 +29,7 @@ class Domain:
 
     intra_bandwidth_bytes_per_s: per device, one direction, between devices of one node.
     network_bandwidth_bytes_per_s: per node, one direction, between nodes of the domain.
+    uplink_bytes_per_s: to all other domains together, each direction; None where only the links bound it.
     price_usd_per_device_hour: None where no price is known; money is then reported as unknown, not as zero.
     assumed: figures above that nobody gave.
     """
@@ -43,6 +44,7 @@ class Domain:
     network_latency_s: float
     price_usd_per_device_hour: float | None = None
     region: str = ""
+    uplink_bytes_per_s: float | None = None
     assumed: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property

@@ -81,7 +81,10 @@ class AcceleratorEntry(FileModel):
 
 
 class DomainEntry(FileModel):
-    """One domain. Bandwidths are one direction: `intra_` per device within a node, `network_` per node."""
+    """One domain. Bandwidths are one direction: `intra_` per device within a node, `network_` per node.
+
+    `uplink`: to all other domains together.
+    """
 
     name: Name
     accelerator: Name
@@ -93,6 +96,7 @@ class DomainEntry(FileModel):
     network_latency: Latency = _NETWORK_LATENCY_S
     price: Annotated[UsdPerHour, Field(ge=0)] | None = None
     region: str = ""
+    uplink: PositiveBandwidth | None = None
 
 
 class LinkEntry(FileModel):
@@ -230,6 +234,7 @@ def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
         network_latency_s=entry.network_latency,
         price_usd_per_device_hour=entry.price,
         region=entry.region,
+        uplink_bytes_per_s=entry.uplink,
         assumed=() if entry.network_bandwidth else (NETWORK_BANDWIDTH,),
     )
 

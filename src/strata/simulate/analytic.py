@@ -240,7 +240,9 @@ class StepModel:
         key = (groups, plan.gradient_compression)
         if key not in self._sums:
             size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
-            self._sums[key] = best_all_reduce(size, *_between(self.fleet, groups))
+            self._sums[key] = best_all_reduce(
+                size, *_between(self.fleet, groups), np.array([_uplink(self.fleet, group) for group in groups])
+            )
         return self._sums[key]
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
@@ -497,6 +499,15 @@ def exchanged(groups: Sequence[tuple[Share, ...]]) -> Iterator[tuple[int, int, P
             share = min(last, high) - max(first, low)
             if share > 0:
                 yield r, q, (a, b), share
+
+
+def _uplink(fleet: Fleet, group: Sequence[Share]) -> float:
+    """Return at which rate the sites of a pipeline can send the gradients they hold [B/s]."""
+    held: dict[str, float] = defaultdict(float)
+    for name, first, last in group:
+        held[name] += last - first
+    caps = [(fleet.domain(name).uplink_bytes_per_s, share) for name, share in held.items()]
+    return min((uplink / share for uplink, share in caps if uplink is not None and share > 0), default=np.inf)
 
 
 def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:

@@ -7,7 +7,8 @@ The elementwise forms take numbers or arrays of any library. Letters: D members,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any, Final
@@ -62,31 +63,65 @@ class AllReduce:
     """One all-reduce between D domains: `algorithm` is none (D = 1), ring, direct or star.
 
     bytes_sent  [D, D]  bytes from member to member, row sends to column: what egress is billed on
+    most_bytes_per_s  [D, D]  what the members' uplinks leave one pair, others using them meanwhile
     """
 
     algorithm: str
     time_s: float
     bytes_sent: Floats
+    most_bytes_per_s: Floats
 
 
-def best_all_reduce(size_bytes: float, bandwidth_bytes_per_s: Floats, latency_s: Floats) -> AllReduce:
+def best_all_reduce(
+    size_bytes: float,
+    bandwidth_bytes_per_s: Floats,
+    latency_s: Floats,
+    uplink_bytes_per_s: Floats | None = None,
+) -> AllReduce:
     """Return the fastest of ring, direct and star between the D members of these [D, D] matrices.
 
-    A missing link has bandwidth 0; the diagonal is not read. `time_s` is inf where every algorithm lacks a link.
+    A missing link has bandwidth 0; the diagonal is not read. `uplink_bytes_per_s` [D] bounds what a member sends,
+    and what it receives, over all its links at once: a ring uses it for one message at a time, direct exchange and
+    the hub of a star for D - 1. `time_s` is inf where every algorithm lacks a link.
     """
     members = len(bandwidth_bytes_per_s)
+    uplinks = np.full(members, math.inf) if uplink_bytes_per_s is None else uplink_bytes_per_s
     if members == 1:
-        return AllReduce("none", 0.0, np.zeros((1, 1)))
+        return AllReduce("none", 0.0, np.zeros((1, 1)), np.full((1, 1), math.inf))
     away = ~np.eye(members, dtype=bool)
     seconds_per_byte = np.zeros((members, members))
     np.divide(1.0, bandwidth_bytes_per_s, out=seconds_per_byte, where=away & (bandwidth_bytes_per_s > 0))
     seconds_per_byte[away & (bandwidth_bytes_per_s <= 0)] = math.inf
     latency = np.where(away, latency_s, 0.0)
-    others = (_direct(size_bytes, seconds_per_byte, latency), _star(size_bytes, seconds_per_byte, latency))
-    fastest = min(others, key=lambda option: option.time_s)
-    if _ring_at_best_s(size_bytes, seconds_per_byte, latency) > fastest.time_s:
+    most = np.minimum(uplinks[:, None], uplinks)
+
+    def within(limit: Floats) -> Floats:
+        return np.maximum(seconds_per_byte, np.where(away, 1 / limit, 0.0))
+
+    shared = most / (members - 1)
+    options = [replace(_direct(size_bytes, within(shared), latency), most_bytes_per_s=shared)]
+    star = _star(size_bytes, within(most), latency)
+    if np.isfinite(uplinks).any():
+        star = min((_around(size_bytes, hub, within, uplinks, latency) for hub in range(members)), key=_time)
+    fastest = min(*options, star, key=_time)
+    alone = within(most)
+    if _ring_at_best_s(size_bytes, alone, latency) > fastest.time_s:
         return fastest  # the search for the best ring is what takes time here
-    return min(_ring(size_bytes, seconds_per_byte, latency), fastest, key=lambda option: option.time_s)
+    return min(replace(_ring(size_bytes, alone, latency), most_bytes_per_s=most), fastest, key=_time)
+
+
+def _time(option: AllReduce) -> float:
+    return option.time_s
+
+
+def _around(
+    size_bytes: float, hub: int, within: Callable[[Floats], Floats], uplinks: Floats, latency: Floats
+) -> AllReduce:
+    """Return the star around one hub, whose uplink all others share."""
+    limit = uplinks.copy()
+    limit[hub] /= len(uplinks) - 1
+    limit = np.minimum(limit[:, None], limit)
+    return replace(_star(size_bytes, within(limit), latency, hub=hub), most_bytes_per_s=limit)
 
 
 def _ring_at_best_s(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> float:
@@ -106,7 +141,7 @@ def _ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllRe
     sent = np.zeros((members, members))
     for here, there in pairwise((*order, order[0])):
         sent[here, there] = 2 * (members - 1) / members * size_bytes
-    return AllReduce("ring", time_s, sent)
+    return AllReduce("ring", time_s, sent, np.full((members, members), math.inf))
 
 
 def _direct(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
@@ -116,23 +151,24 @@ def _direct(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> All
     """
     slowest = np.maximum(seconds_per_byte, seconds_per_byte.T).max(axis=1)
     if not np.isfinite(slowest).all():
-        return AllReduce("direct", math.inf, np.zeros_like(latency))
+        return AllReduce("direct", math.inf, np.zeros_like(latency), np.zeros_like(latency))
     rate = 1 / np.maximum(slowest, 1e-30)  # a link that costs nothing carries all
     chunk = size_bytes * rate / rate.sum()
     sent = np.add.outer(chunk, chunk)
     np.fill_diagonal(sent, 0.0)
-    return AllReduce("direct", 2 * float(np.max(chunk * slowest) + latency.max()), sent)
+    time_s = 2 * float(np.max(chunk * slowest) + latency.max())
+    return AllReduce("direct", time_s, sent, np.full_like(latency, math.inf))
 
 
-def _star(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
+def _star(size_bytes: float, seconds_per_byte: Floats, latency: Floats, *, hub: int | None = None) -> AllReduce:
     """All send everything to the hub, which sends the sum back: max_i (g/B_ih + L_ih), there and back."""
     message_s = size_bytes * seconds_per_byte + latency
     time_s = message_s.max(axis=0) + message_s.max(axis=1)
-    hub = int(np.argmin(time_s))
+    hub = int(np.argmin(time_s)) if hub is None else hub
     sent = np.zeros_like(latency)
     sent[:, hub] = sent[hub, :] = size_bytes
     sent[hub, hub] = 0.0
-    return AllReduce("star", float(time_s[hub]), sent)
+    return AllReduce("star", float(time_s[hub]), sent, np.full_like(latency, math.inf))
 
 
 def best_ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> tuple[tuple[int, ...], float]:

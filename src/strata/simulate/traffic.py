@@ -20,13 +20,15 @@ from strata.workload.plan import Pipeline
 class Hop:
     """One message from a stage to the next: time on the wire, one-way latency, and whether it is wide-area.
 
-    `wan_bytes` and `egress_usd` are of one microbatch of one copy, forward direction or backward.
+    `wan_bytes` and `egress_usd` are of one microbatch of one copy, forward direction or backward. `least_s`: the
+    time the sender's card and the uplinks of both sites need, however fast the link between is.
     """
 
     serial_s: float
     latency_s: float
     wan_bytes: float = 0.0
     egress_usd: float = 0.0
+    least_s: float = 0.0
 
 
 def card_bytes_per_s(domain: Domain, tensor_parallel: int) -> float:
@@ -34,12 +36,28 @@ def card_bytes_per_s(domain: Domain, tensor_parallel: int) -> float:
     return domain.network_bandwidth_bytes_per_s * min(1.0, tensor_parallel / domain.devices_per_node)
 
 
-def wan_hop(fleet: Fleet, source: str, dest: str, message_bytes: float, *, copies: int, ranks: int) -> Hop:
-    """Return the hop of one message between two domains, `copies` of it sharing the link. KeyError: no link."""
+def wan_hop(
+    fleet: Fleet,
+    source: str,
+    dest: str,
+    message_bytes: float,
+    *,
+    copies: int,
+    ranks: int,
+    flows: tuple[int, int] = (1, 1),
+) -> Hop:
+    """Return the hop of one message between two domains, `copies` of it sharing the link. KeyError: no link.
+
+    `flows`: hops that leave the source, and that reach the destination, at the same time: they share its uplink.
+    """
     link = fleet.links[source, dest]
-    on_card = message_bytes / card_bytes_per_s(fleet.domain(source), ranks)
-    on_link = copies * link.serialisation_s(message_bytes)
-    return Hop(max(on_card, on_link), link.latency_s, message_bytes, message_bytes * link.price_usd_per_byte)
+    least_s = message_bytes / card_bytes_per_s(fleet.domain(source), ranks)
+    for name, shared_by in zip((source, dest), flows, strict=True):
+        uplink = fleet.domain(name).uplink_bytes_per_s
+        if uplink is not None:
+            least_s = max(least_s, copies * shared_by * message_bytes / uplink)
+    serial_s = max(least_s, copies * link.serialisation_s(message_bytes))
+    return Hop(serial_s, link.latency_s, message_bytes, message_bytes * link.price_usd_per_byte, least_s)
 
 
 def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> list[tuple[Hop, Hop]]:
@@ -47,6 +65,8 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
     stages, hops = pipeline.stages, []
     in_domain = Counter(stage.domain for stage in stages)
     placed: Counter[str] = Counter()
+    # Activations leave a site one way and gradients the other, and both use its uplink.
+    crossings = Counter(name for a, b in pairwise(stages) if a.domain != b.domain for name in (a.domain, b.domain))
     for here, there, size in zip(stages, stages[1:], message_bytes, strict=False):
         placed[here.domain] += 1
         if here.domain == there.domain:
@@ -54,10 +74,12 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
                              in_domain[here.domain], size)  # fmt: skip
             hops.append((hop, hop))
         else:
-            copies = pipeline.replicas
+            copies, flows = pipeline.replicas, (crossings[here.domain], crossings[there.domain])
             hops.append((
-                wan_hop(fleet, here.domain, there.domain, size, copies=copies, ranks=here.tensor_parallel),
-                wan_hop(fleet, there.domain, here.domain, size, copies=copies, ranks=there.tensor_parallel),
+                wan_hop(fleet, here.domain, there.domain, size,
+                        copies=copies, ranks=here.tensor_parallel, flows=flows),
+                wan_hop(fleet, there.domain, here.domain, size,
+                        copies=copies, ranks=there.tensor_parallel, flows=flows[::-1]),
             ))  # fmt: skip
     return hops
 

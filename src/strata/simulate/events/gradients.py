@@ -6,6 +6,7 @@ after its last byte left, as `collective` prices it; a star's messages arrive on
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -65,7 +66,17 @@ def exchange(world: SharedState, sender: Sender, across: AllReduce, between: Wir
             if sender.is_stopped:
                 return last
             messages = [
-                env.process(_message(world, sender, shares, float(sizes[members]), last, is_late=is_star))
+                env.process(
+                    _message(
+                        world,
+                        sender,
+                        shares,
+                        float(sizes[members]),
+                        last,
+                        least_s=float(sizes[members] / across.most_bytes_per_s[members]),
+                        is_late=is_star,
+                    )
+                )
                 for members, shares in used.items()
             ]
             yield env.all_of(messages)
@@ -76,11 +87,16 @@ def exchange(world: SharedState, sender: Sender, across: AllReduce, between: Wir
 
 
 def _message(
-    world: SharedState, sender: Sender, shares: dict[Pair, float], size_bytes: float, cause: int, *, is_late: bool
-) -> Steps:
-    """Send one member's part of a round over its links; returns when it arrived and the number of its span."""
+    world: SharedState, sender: Sender, shares: dict[Pair, float], size_bytes: float, cause: int, *,
+    least_s: float, is_late: bool,
+) -> Steps:  # fmt: skip
+    """Send one member's part of a round over its links; returns when it arrived and the number of its span.
+
+    least_s: what the uplinks of both members need for it.
+    """
     parts = [
-        world.env.process(_part(world, sender, pair, share * size_bytes, cause)) for pair, share in shares.items()
+        world.env.process(_part(world, sender, pair, share * size_bytes, cause, least_s=least_s))
+        for pair, share in shares.items()
     ]
     yield world.env.all_of(parts)
     if is_late:
@@ -88,10 +104,13 @@ def _message(
     return world.env.now, max(answers(parts))
 
 
-def _part(world: SharedState, sender: Sender, pair: Pair, size_bytes: float, cause: int) -> Steps:
+def _part(
+    world: SharedState, sender: Sender, pair: Pair, size_bytes: float, cause: int, *, least_s: float
+) -> Steps:
     start_s = world.env.now
     work_s = size_bytes / _link(world, pair).bandwidth_bytes_per_s
-    yield world.network.send(pair, work_s, owner=sender, priority=sender.priority)
+    limit = work_s / least_s if least_s > work_s else math.inf
+    yield world.network.send(pair, work_s, owner=sender, priority=sender.priority, limit=limit)
     lane, span_s = world.record.lane(f"{sender.name}/sum {pair[0]}>{pair[1]}"), (start_s, world.env.now)
     return world.record.add(lane, SpanKind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
 

@@ -16,7 +16,7 @@ from strata.simulate.analytic import PipelineTimes, operations_s, wrap_hop
 from strata.simulate.events.network import Network
 from strata.simulate.order import KINDS, StageWork, orders, target
 from strata.simulate.timeline import NOTHING, Record, SpanKind
-from strata.simulate.traffic import Hop, card_bytes_per_s
+from strata.simulate.traffic import Hop
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
 
@@ -146,7 +146,7 @@ class PipelineRun:
                 if hop.serial_s:
                     yield env.timeout(hop.serial_s)
             else:
-                yield self._flow((source, dest), hop, stage)
+                yield self._flow((source, dest), hop)
                 latency_s *= self.world.network.latency_factor((source, dest))
                 label = f"{'F' if kind is SpanKind.FORWARD else 'B'}{work.microbatch}"
                 last = self._add(lane, SpanKind.TRANSFER, start_s, last, label=label, microbatch=work.microbatch)
@@ -158,15 +158,13 @@ class PipelineRun:
         else:
             arrived.succeed(number)
 
-    def _flow(self, pair: Pair, hop: Hop, stage: int) -> simpy.Event:
-        """Start the flow of one message of every copy; a card slower than the link limits it."""
+    def _flow(self, pair: Pair, hop: Hop) -> simpy.Event:
+        """Start the flow of one message of every copy; a card or an uplink slower than the link limits it."""
         copies = self.traits.copies
-        domain, ranks = self.world.fleet.domain(pair[0]), self.pipeline.stages[stage].tensor_parallel
         work_s = copies * self.world.fleet.links[pair].serialisation_s(hop.wan_bytes)
-        card_s = hop.wan_bytes / card_bytes_per_s(domain, ranks)
         return self.world.network.send(
             pair, work_s, owner=self.sender, weight=copies, priority=self.sender.priority,
-            limit=work_s / card_s if card_s > work_s else np.inf,
+            limit=work_s / hop.least_s if hop.least_s > work_s else np.inf,
         )  # fmt: skip
 
     def _hop(self, stage: int, to: int, kind: SpanKind) -> Hop:

@@ -72,6 +72,7 @@ DOMAIN: Final = {
                  may_be_none=True),
     "intra_bandwidth": Key("intra_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
     "network_bandwidth": Key("network_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
+    "uplink": Key("uplink_bytes_per_s", _or_none(units.show_bandwidth), DomainEntry, may_be_none=True),
 }  # fmt: skip
 JOB: Final = {
     "global_batch": Key("global_batch", "{} sequences".format, TrainEntry),
