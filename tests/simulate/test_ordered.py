@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
@@ -34,6 +34,15 @@ def test_interleaving_divides_the_bubble_by_the_chunks(stages, rounds, chunks):
     orders = [interleaved(s, stages, count, chunks) for s in range(stages)]
     found = alike(orders, busy=(1 / chunks, 2 / chunks, 0.0))
     assert found == pytest.approx(3 * count + 3 * (stages - 1) / chunks)
+
+
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 4))
+@example(16, 120, 2)
+@examples(60)
+def test_no_number_of_microbatches_makes_interleaved_stages_wait_in_a_circle(stages, count, chunks):
+    orders = [interleaved(s, stages, count, chunks) for s in range(stages)]
+    step_s = alike(orders, busy=(1 / chunks, 2 / chunks, 0.0))
+    assert 3 * count + 3 * (stages - 1) / chunks <= step_s + 1e-9 <= 3 * (count + stages * chunks)
 
 
 @pytest.mark.parametrize(("stages", "count"), [(2, 2), (4, 4), (4, 12), (8, 30)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from strata.simulate.timeline import SpanKind
@@ -55,9 +56,11 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
 
     Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
-    starts with 2 (S - s - 1) + (v - 1) S forwards.
+    starts with 2 (S - s - 1) + (v - 1) S forwards. What is left joins the last group: a group of fewer than S
+    would have stages wait for each other in a circle.
     """
-    groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
+    starts = range(0, max(1, microbatches - stages + 1), stages)
+    groups = [range(first, last) for first, last in pairwise([*starts, microbatches])]
     forwards = [StageWork(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
     backwards = [
         StageWork(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group
