@@ -134,5 +134,5 @@ def _contradictions(times: Mapping[Condition, LayerTimes]) -> Iterator[tuple[Con
             work = samples / before[1] * before[2] / ranks
             ratio = total_s[card, samples, ranks] / max(total_s[before], 1e-300)
             if not work / ABSURD <= ratio <= max(work, 1.0) * ABSURD:
-                said = f"takes {ratio:.3g}x the time of '{before[1]},{before[2]}'; are both in seconds?"
-                yield (card, samples, ranks), said
+                message = f"takes {ratio:.3g}x the time of '{before[1]},{before[2]}'; are both in seconds?"
+                yield (card, samples, ranks), message

@@ -174,12 +174,12 @@ class _Row:
         several = MANY if paced else count
         best = [self._splits(replace(plan, zero_stage=zero), (zero,), several).best for zero in zero_stages]
         fitting = [_with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
-        fastest = [self.problem.model.fastest_zero(one, zero_stages) for one in fitting]
-        plans = [one for one in fastest if one is not None]
+        fastest = [self.problem.model.fastest_zero(each, zero_stages) for each in fitting]
+        plans = [each for each in fastest if each is not None]
         if not plans:
             return _too_large(self.problem, replace(plan, zero_stage=max(zero_stages)))
         if len(plans) > 1:
-            plans.sort(key=lambda one: self.problem.model.bounds([one])[0].step_time_s)
+            plans.sort(key=lambda each: self.problem.model.bounds([each])[0].step_time_s)
         messages = count * self.config.data_parallel
         useful_s = self.problem.compute_cost(self.config).useful_s
         most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
