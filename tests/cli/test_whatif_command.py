@@ -107,3 +107,29 @@ def test_a_wrong_call_says_why(whatif, more, code, said):
     found, out, err = whatif(more=more)
     assert (found, out) == (code, "")
     assert said in err
+
+
+def test_a_serving_job_is_compared_by_its_own_figures(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    call = ["whatif", "aws10", "serve-llama-3.1-70b", "--set", "domain.Oregon=none"]
+    assert run([*call, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == ["changes", "old", "new", "difference", "text"]
+    assert list(data["old"]) == list(data["new"]) == ["plan", "reasons", "trust", "inputs_digest", "search_s"]
+    assert {"strategy", "goal", "pipelines", "figures"} == data["old"]["plan"].keys()
+    ratio = data["new"]["plan"]["figures"]["tokens_per_s"] / data["old"]["plan"]["figures"]["tokens_per_s"]
+    assert data["difference"]["tokens_per_s_ratio"] == pytest.approx(ratio)
+    assert data["difference"]["domains_removed"] == ["Oregon"]
+    assert run(call) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {"pipelines", "tokens/s", "decode", "TTFT", "$/Mtoken"} <= {line[:18].strip() for line in lines}
+
+
+def test_a_serving_job_that_fits_nowhere_then_exits_3(capsys, tmp_path):
+    job = tmp_path / "serve.yaml"
+    job.write_text(
+        "{apiVersion: strata/v1alpha1, kind: ServingJob, name: s, model: gpt2, demand: {prompt: 64, output: 64}}"
+    )
+    assert run(["whatif", "seed", str(job), "--set", "job.batch=1000000000"]) == 3
+    assert "No plan fits any more" in capsys.readouterr().out

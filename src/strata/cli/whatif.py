@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import time_limit_s
+from strata.cli.whatif_serve_table import serving_changes
 from strata.errors import OutOfTime
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
@@ -26,7 +29,7 @@ _NONE: Final = "-"
 @click.option("--time-limit", default="30s", help="Stop either search after so long.")
 @output_option
 def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, output: str) -> int:
-    """Plan a training JOB on a FLEET as they are, and again with something set to another value.
+    """Plan a training or serving JOB on a FLEET as they are, and again with something set to another value.
 
     \b
     link.A-B.KEY     bandwidth, latency, rtt or price, both directions (A>B: one)
@@ -35,21 +38,80 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     job.KEY          global_batch, recompute, local_steps, compress, minimize,
                      weights, efficiency, or limits.cost, .tokens_per_s,
                      .domains, .memory_headroom
+    of serving jobs  prompt, output, batch, rate, goals.ttft, goals.tpot,
+                     precision.weights, .kv, efficiency.flops, .bandwidth,
+                     memory_headroom, strategy
 
     \b
     strata whatif aws10 opt-350m --set link.Seoul-Ireland.bandwidth=1Gbps
     strata whatif fleet.yaml job.yaml --set domain.West=none --set job.minimize=cost
+    strata whatif aws10 serve-llama-3.1-70b --set job.precision.weights=fp8
 
     `link.A-B=none` and `domain.NAME=none` take a link or a domain away; a link that is not there is added by
     its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
     """
+    limit_s = time_limit_s(time_limit)
+    is_serving = _is_serving(job)
+    data = (_serving if is_serving else _training)(fleet, job, settings, limit_s)
+    emit(data, output, serving_changes(data) if is_serving else _show(data))
+    return 0 if data["new"]["plan"] is not None else 3
+
+
+def _is_serving(job: str) -> bool:
+    """Whether a job is one to be served: what its file says, or where it is bundled."""
+    from strata.files import read_document
+    from strata.workload.serving_schema import BUNDLED_SERVING_JOBS
+
+    if Path(job).is_file():
+        data = read_document(job).data
+        return isinstance(data, dict) and data.get("kind") == "ServingJob"
+    return (BUNDLED_SERVING_JOBS / f"{job}.yaml").is_file()
+
+
+def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) -> dict[str, Any]:
+    from strata.fleet.schema import load_fleet
+    from strata.serving.planning.planner import plan_serving
+    from strata.serving.planning.whatif import apply, compare
+    from strata.workload.serving_schema import load_serving_job
+
+    before = load_fleet(fleet), load_serving_job(job)
+    new_fleet, new_job, changes = apply(*before, settings)
+    answers = []
+    for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
+        with progress(label):
+            answers.append(
+                plan_serving(hardware, work, clock=time.perf_counter, strategy=work.strategy, time_limit_s=limit_s)
+            )
+    comparison = compare(*answers)
+    old, new = (
+        answer.to_dict(work, inputs={"fleet": fleet, "job": job})
+        for answer, work in zip(answers, (before[1], new_job), strict=True)
+    )
+    return {
+        "changes": [asdict(change) for change in changes],
+        "old": _serving_side(old),
+        "new": _serving_side(new),
+        "difference": comparison.to_dict(),
+        "text": comparison.text,
+    }
+
+
+def _serving_side(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return one side: its plan with its figures (None where none fits), and the reasons of its decision."""
+    kept = ("strategy", "goal", "pipelines", "figures")
+    return {
+        "plan": {key: answer[key] for key in kept} if answer["pipelines"] else None,
+        **{key: answer[key] for key in ("reasons", "trust", "inputs_digest", "search_s")},
+    }
+
+
+def _training(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) -> dict[str, Any]:
     from strata.fleet.schema import load_fleet
     from strata.training.plan.comparison import compare
     from strata.training.plan.planner import plan_training
     from strata.training.plan.whatif import apply
     from strata.workload.schema import load_job
 
-    limit_s = time_limit_s(time_limit)
     before = load_fleet(fleet), load_job(job)
     new_fleet, new_job, changes = apply(*before, settings)
     answers = []
@@ -63,15 +125,13 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
         answers.append(answer)
     old, new = answers
     comparison = compare(old, new)
-    data = {
+    return {
         "changes": [{"path": change.path, "old": change.old, "new": change.new} for change in changes],
         "old": _side(old),
         "new": _side(new),
         "difference": comparison.to_dict(),
         "text": comparison.text,
     }
-    emit(data, output, _show(data))
-    return 0 if new.best is not None else 3
 
 
 def _side(answer: TrainingPlanReport) -> dict[str, Any]:

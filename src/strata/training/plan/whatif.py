@@ -1,40 +1,61 @@
-"""What if: a fleet and a job with some values set to something else.
+"""What if: a fleet and a training job with some values set to something else.
 
 `plan_training` of the two and of what they were gives the two answers that `comparison.py` compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from operator import attrgetter
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from strata import units
-from strata.decision import Trust
 from strata.errors import UsageError
-from strata.fleet import catalogue
-from strata.fleet.accelerator import Accelerator
-from strata.fleet.fleet import NETWORK_BANDWIDTH, BandwidthCurve, Domain, Fleet, Link, Pair
-from strata.fleet.node_network import assumed_bandwidth_bytes_per_s
-from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Override, noting, read_overrides
+from strata.files import API_VERSION
+from strata.fleet.changes import ValueChange, changed_fleet, fleet_changes, value_changes
+from strata.fleet.fleet import Fleet
+from strata.fleet.overrides import JobKeys, Key, each, meant, noting, or_none, read_overrides
 from strata.workload.job import Recompute, TrainingJob
-from strata.workload.schema import compression_factor
+from strata.workload.schema import (
+    GoalEntry,
+    LimitsEntry,
+    SyncEntry,
+    TrainEntry,
+    TrainingJobFile,
+    compression_factor,
+)
 
-Values = Mapping[str, Any]
+_TRAIN: Final = {"global_batch": 1, "sequence": 1}
+_FILE: Final = {"apiVersion": API_VERSION, "kind": "TrainingJob", "name": "-", "model": "-", "train": _TRAIN}
 
 
-@dataclass(frozen=True, slots=True)
-class ValueChange:
-    """One value that is different now, as text for people."""
+def _three(weights: Any, _domains: Sequence[str]) -> None:
+    if len(weights) != 3:
+        raise UsageError("write three numbers, of time, utilisation and money: 0.4,0.3,0.3")
 
-    path: str
-    old: str
-    new: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.old} -> {self.new}"
+def _known(names: Any, domains: Sequence[str]) -> None:
+    for name in names or ():
+        if name not in domains:
+            raise UsageError(f"no domain is named {name!r}{meant(name, domains)}")
+
+
+JOB: Final = {
+    "global_batch": Key("global_batch", "{} sequences".format, TrainEntry, _TRAIN),
+    "recompute": Key("recompute", lambda modes: "auto" if len(modes) > 1 else each(modes), TrainEntry, _TRAIN),
+    "local_steps": Key("local_steps", or_none(each), SyncEntry, is_list=True, may_be_none=True),
+    "compress": Key("gradient_compression", lambda by: f"by {each(by)}", SyncEntry, is_list=True),
+    "minimize": Key("objective", str, GoalEntry),
+    "weights": Key("weights", each, GoalEntry, is_list=True, check=_three),
+    "efficiency": Key("flops_efficiency", or_none("{:g}".format), TrainingJobFile, _FILE, may_be_none=True),
+    "limits.cost": Key("limits.cost_usd_per_step", or_none(units.show_usd), LimitsEntry, may_be_none=True),
+    "limits.tokens_per_s": Key("limits.tokens_per_s", or_none("{:,.0f}".format), LimitsEntry, may_be_none=True),
+    "limits.domains": Key("limits.domains", or_none(lambda names: each(sorted(names))), LimitsEntry,
+                          is_text=True, is_list=True, may_be_none=True, check=_known),
+    "limits.memory_headroom": Key("limits.memory_headroom", lambda share: f"{100 * share:g}%", LimitsEntry),
+}  # fmt: skip
+
+JOB_KEYS: Final = JobKeys(JOB, fixed=("sequence", "precision", "model", "profile"))
 
 
 def apply(
@@ -42,93 +63,20 @@ def apply(
 ) -> tuple[Fleet, TrainingJob, list[ValueChange]]:
     """Return the fleet and the job with `path=value` settings made, and what is different then.
 
-    A value set to what it is makes no change; one that follows from another (a node larger than its domain,
-    an interconnect that comes with the accelerator) makes one. Raises UsageError with all that is wrong.
+    A value set to what it is makes no change. Raises UsageError with all that is wrong.
     """
     faults: list[str] = []
-    grouped: dict[Pair | str, list[Override]] = {}
-    for override in read_overrides(fleet, overrides, faults):
-        grouped.setdefault(override.target, []).append(override)
-    domains: dict[str, Domain | None] = {domain.name: domain for domain in fleet.domains}
-    links: dict[Pair, Link | None] = dict(fleet.links)
-    new_job = job
-    for target, group in grouped.items():
-        values = {override.key: override.value for override in group}
-        with noting(faults, ", ".join(override.text for override in group)):
-            if isinstance(target, tuple):
-                links[target] = _link(fleet, target, values)
-            elif target:
-                domains[target] = _domain(fleet, fleet.domain(target), values)
-            else:
-                new_job = _job(job, values)
+    read = read_overrides(fleet, overrides, faults, job=JOB_KEYS)
+    new_fleet, new_job = changed_fleet(fleet, read, faults), job
+    of_job = [override for override in read if not override.target]
+    with noting(faults, ", ".join(override.text for override in of_job)):
+        new_job = _job(job, {override.key: override.value for override in of_job})
     if faults:
         raise UsageError("\n".join(faults))
-    kept = tuple(domain for domain in domains.values() if domain is not None)
-    if not kept:
-        raise UsageError("these settings leave no domain")
-    new_links = {pair: link for pair, link in links.items() if link is not None}
-    new_fleet = replace(fleet, domains=kept, links=new_links).only(domain.name for domain in kept)
-    return new_fleet, new_job, [*_fleet_changes(fleet, new_fleet), *_changes("job", JOB, job, new_job)]
+    return new_fleet, new_job, [*fleet_changes(fleet, new_fleet), *value_changes("job", JOB, job, new_job)]
 
 
-def _link(fleet: Fleet, pair: Pair, values: Values) -> Link | None:
-    """Return a link with some values set: assumed, and its measured curve scaled to the new bandwidth."""
-    if "" in values:
-        return None
-    new = {LINK[key].attribute: value / 2 if key == "rtt" else value for key, value in values.items()}
-    old = fleet.link(*pair)
-    if old is None:
-        if not {"bandwidth_bytes_per_s", "latency_s"} <= new.keys():
-            raise UsageError(f"there is no link {pair[0]}>{pair[1]}; set its bandwidth and its latency to add it")
-        return Link(*pair, **new)
-    changed = replace(old, **new)
-    if changed == old:
-        return old
-    curve = old.curve
-    if curve is not None:
-        factor = changed.bandwidth_bytes_per_s / old.bandwidth_bytes_per_s
-        curve = BandwidthCurve(tuple(coefficient * factor for coefficient in curve.coefficients))
-    return replace(changed, curve=curve, trust=Trust.ASSUMED)
-
-
-def _domain(fleet: Fleet, old: Domain, values: Values) -> Domain | None:
-    """Return a domain with some values set, and what follows from them where it was not set itself."""
-    if "" in values:
-        return None
-    new = {DOMAIN[key].attribute: value for key, value in values.items()}
-    if "accelerator" in new:
-        new["accelerator"] = card = _accelerator(fleet, old, new["accelerator"])
-        if "intra_bandwidth" not in values and card != old.accelerator and _is_catalogued(old):
-            if card.interconnect_bytes_per_s is None:
-                raise UsageError(f"the interconnect of {card.name} is not known: set intra_bandwidth too")
-            new["intra_bandwidth_bytes_per_s"] = card.interconnect_bytes_per_s / 2
-    changed = replace(old, **new)
-    if changed.devices_per_node > changed.num_devices:
-        if "gpus_per_node" in values:
-            node, count = changed.devices_per_node, changed.num_devices
-            raise UsageError(f"a node of {node} is more than num_gpus ({count})")
-        changed = replace(changed, devices_per_node=changed.num_devices)
-    if NETWORK_BANDWIDTH in new:
-        return replace(changed, assumed=())
-    if NETWORK_BANDWIDTH in old.assumed and old.accelerator.name != changed.accelerator.name:
-        network = assumed_bandwidth_bytes_per_s(changed.accelerator, changed.devices_per_node)
-        changed = replace(changed, network_bandwidth_bytes_per_s=network)
-    return changed
-
-
-def _accelerator(fleet: Fleet, domain: Domain, name: str) -> Accelerator:
-    """Return an accelerator the fleet has, or one of the catalogue; the domain's own where that is meant."""
-    known = {domain.accelerator.name: domain.accelerator for domain in fleet.domains}
-    card = known.get(name) or catalogue.accelerator(name)
-    return domain.accelerator if card.name == domain.accelerator.name else card
-
-
-def _is_catalogued(domain: Domain) -> bool:
-    """Whether the bandwidth in a node is what the catalogue says of the accelerator (of both directions)."""
-    return domain.intra_bandwidth_bytes_per_s == (domain.accelerator.interconnect_bytes_per_s or 0.0) / 2
-
-
-def _job(old: TrainingJob, values: Values) -> TrainingJob:
+def _job(old: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
     new = {JOB[key].attribute: _job_value(old, key, value) for key, value in values.items()}
     limits = {name.removeprefix("limits."): new.pop(name) for name in list(new) if name.startswith("limits.")}
     return replace(old, **new, limits=replace(old.limits, **limits))
@@ -151,38 +99,3 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
         case "limits.domains", list():
             return frozenset(value)
     return value
-
-
-def _fleet_changes(old: Fleet, new: Fleet) -> Iterator[ValueChange]:
-    there = {domain.name for domain in new.domains}
-    for domain in old.domains:
-        if domain.name in there:
-            yield from _changes(f"domain.{domain.name}", DOMAIN, domain, new.domain(domain.name))
-        else:
-            yield ValueChange(f"domain.{domain.name}", f"{domain.num_devices} {domain.accelerator.name}", "none")
-    for a, b in combinations([domain.name for domain in new.domains], 2):
-        forth, back = (list(_link_changes(old.link(*ends), new.link(*ends))) for ends in ((a, b), (b, a)))
-        one_way = [(f"link.{a}>{b}", forth), (f"link.{b}>{a}", back)]
-        for path, changes in [(f"link.{a}-{b}", forth)] if forth == back else one_way:
-            yield from (replace(change, path=path + change.path) for change in changes)
-
-
-def _link_changes(old: Link | None, new: Link | None) -> Iterator[ValueChange]:
-    """Yield the changes of one direction, their paths still without the link's name."""
-    if old is not None and new is not None:
-        yield from _changes("", {key: LINK[key] for key in LINK if key != "rtt"}, old, new)
-    elif old is not new:
-        yield ValueChange("", *(_whole(link) for link in (old, new)))
-
-
-def _whole(link: Link | None) -> str:
-    if link is None:
-        return "none"
-    return f"{units.show_bandwidth(link.bandwidth_bytes_per_s)}, {units.show_time(link.latency_s)}"
-
-
-def _changes(path: str, keys: Mapping[str, Key], old: Any, new: Any) -> Iterator[ValueChange]:
-    for name, key in keys.items():
-        get = attrgetter(key.attribute)
-        if get(old) != get(new):
-            yield ValueChange(f"{path}.{name}", key.show(get(old)), key.show(get(new)))

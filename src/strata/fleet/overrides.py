@@ -1,7 +1,8 @@
 """Settings of a what-if, `path=value`: what each is about, and its value, read exactly as the files read it.
 
 link.A-B.KEY (both directions) or link.A>B.KEY, domain.NAME.KEY, job.KEY. Names may hold `-` and `.`, so a path
-is matched against the names the fleet has, never split at its dots.
+is matched against the names the fleet has, never split at its dots. What may be set of a job is the caller's: a
+training job and a serving job have keys of their own.
 """
 
 from __future__ import annotations
@@ -9,32 +10,43 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Final
 
 from strata import units
 from strata.errors import BadFile, UsageError
-from strata.files import API_VERSION, Document, FileModel
+from strata.files import Document, FileModel
 from strata.fleet.fleet import Fleet, Pair
 from strata.fleet.schema import DomainEntry, LinkEntry
 from strata.names import closest
-from strata.workload.schema import GoalEntry, LimitsEntry, SyncEntry, TrainEntry, TrainingJobFile
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """One thing that can be set: the attribute it ends in, how people read it, the entry that checks its value.
 
-    is_text: digits are a name, not a number. may_be_none: `none` takes the value away.
+    rest: what the entry must hold beside the one value that is checked with it. is_text: digits are a name, not a
+    number. may_be_none: `none` takes the value away. check: raises UsageError for what the entry alone cannot see,
+    of the value as written and the names of all domains.
     """
 
     attribute: str
     show: Callable[[Any], str]
     entry: type[FileModel]
+    rest: Mapping[str, Any] = field(default_factory=dict)
     is_text: bool = False
     is_list: bool = False
     may_be_none: bool = False
+    check: Callable[[Any, Sequence[str]], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """What may be set of a job; fixed: keys of its file that everything else was computed from."""
+
+    keys: Mapping[str, Key]
+    fixed: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,58 +62,37 @@ class Override:
     value: Any = None
 
 
-def _or_none(show: Callable[[Any], str]) -> Callable[[Any], str]:
+def or_none(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return how a value is shown that may be none."""
     return lambda value: "none" if value is None or value == () else show(value)
 
 
-def _each(values: Iterable[Any]) -> str:
+def each(values: Iterable[Any]) -> str:
+    """Return how a list is shown."""
     return ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
+_LINK_REST: Final = {"bandwidth": "1Gbps"}
+_DOMAIN_REST: Final = {"name": "-", "accelerator": "-", "num_gpus": 1}
+
 LINK: Final = {
-    "bandwidth": Key("bandwidth_bytes_per_s", units.show_bandwidth, LinkEntry),
-    "latency": Key("latency_s", units.show_time, LinkEntry),
-    "rtt": Key("latency_s", units.show_time, LinkEntry),
-    "price": Key("price_usd_per_byte", lambda usd: f"{units.show_usd(usd * 1e9)}/GB", LinkEntry),
+    "bandwidth": Key("bandwidth_bytes_per_s", units.show_bandwidth, LinkEntry, _LINK_REST),
+    "latency": Key("latency_s", units.show_time, LinkEntry, _LINK_REST),
+    "rtt": Key("latency_s", units.show_time, LinkEntry, _LINK_REST),
+    "price": Key("price_usd_per_byte", lambda usd: f"{units.show_usd(usd * 1e9)}/GB", LinkEntry, _LINK_REST),
 }
 DOMAIN: Final = {
-    "accelerator": Key("accelerator", lambda card: str(card.name), DomainEntry, is_text=True),
-    "num_gpus": Key("num_devices", str, DomainEntry),
-    "gpus_per_node": Key("devices_per_node", str, DomainEntry),
-    "price": Key("price_usd_per_device_hour", _or_none(lambda usd: f"{units.show_usd(usd)}/h"), DomainEntry,
-                 may_be_none=True),
-    "intra_bandwidth": Key("intra_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
-    "network_bandwidth": Key("network_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
-    "uplink": Key("uplink_bytes_per_s", _or_none(units.show_bandwidth), DomainEntry, may_be_none=True),
+    "accelerator": Key("accelerator", lambda card: str(card.name), DomainEntry, _DOMAIN_REST, is_text=True),
+    "num_gpus": Key("num_devices", str, DomainEntry, _DOMAIN_REST),
+    "gpus_per_node": Key("devices_per_node", str, DomainEntry, _DOMAIN_REST),
+    "price": Key("price_usd_per_device_hour", or_none(lambda usd: f"{units.show_usd(usd)}/h"), DomainEntry,
+                 _DOMAIN_REST, may_be_none=True),
+    "intra_bandwidth": Key("intra_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry, _DOMAIN_REST),
+    "network_bandwidth": Key("network_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry,
+                             _DOMAIN_REST),
+    "uplink": Key("uplink_bytes_per_s", or_none(units.show_bandwidth), DomainEntry, _DOMAIN_REST,
+                  may_be_none=True),
 }  # fmt: skip
-JOB: Final = {
-    "global_batch": Key("global_batch", "{} sequences".format, TrainEntry),
-    "recompute": Key("recompute", lambda modes: "auto" if len(modes) > 1 else _each(modes), TrainEntry),
-    "local_steps": Key("local_steps", _or_none(_each), SyncEntry, is_list=True, may_be_none=True),
-    "compress": Key("gradient_compression", lambda by: f"by {_each(by)}", SyncEntry, is_list=True),
-    "minimize": Key("objective", str, GoalEntry),
-    "weights": Key("weights", _each, GoalEntry, is_list=True),
-    "efficiency": Key("flops_efficiency", _or_none("{:g}".format), TrainingJobFile, may_be_none=True),
-    "limits.cost": Key("limits.cost_usd_per_step", _or_none(units.show_usd), LimitsEntry, may_be_none=True),
-    "limits.tokens_per_s": Key("limits.tokens_per_s", _or_none("{:,.0f}".format), LimitsEntry, may_be_none=True),
-    "limits.domains": Key("limits.domains", _or_none(lambda names: _each(sorted(names))), LimitsEntry,
-                          is_text=True, is_list=True, may_be_none=True),
-    "limits.memory_headroom": Key("limits.memory_headroom", lambda share: f"{100 * share:g}%", LimitsEntry),
-}  # fmt: skip
-
-_KINDS: Final[Mapping[str, Mapping[str, Key]]] = {"link": LINK, "domain": DOMAIN, "job": JOB}
-
-_FIXED: Final = ("sequence", "precision", "model", "profile")
-"""Keys of a job file that its layer table was computed from."""
-
-_REST: Final[Mapping[type[FileModel], Mapping[str, Any]]] = {
-    LinkEntry: {"bandwidth": "1Gbps"},
-    DomainEntry: {"name": "-", "accelerator": "-", "num_gpus": 1},
-    TrainEntry: {"global_batch": 1, "sequence": 1},
-    TrainingJobFile: {"apiVersion": API_VERSION, "kind": "TrainingJob", "name": "-", "model": "-",
-                      "train": {"global_batch": 1, "sequence": 1}},
-}  # fmt: skip
-"""What an entry must hold beside the one value that is checked with it."""
 
 _SHOWN: Final = 8
 """Known names listed where none is close: beyond this nobody reads them."""
@@ -118,12 +109,12 @@ def noting(faults: list[str], setting: str) -> Iterator[None]:
             faults.append(fault)
 
 
-def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str]) -> list[Override]:
+def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str], *, job: JobKeys) -> list[Override]:
     """Return the settings that can be read, a link both ways as two, and add what is wrong to `faults`."""
     overrides_by_key: dict[tuple[Pair | str, str], Override] = {}
     for text in overrides:
         with noting(faults, text):
-            for override in _read(text, fleet):
+            for override in _read(text, fleet, job):
                 attribute = (
                     LINK[override.key].attribute
                     if isinstance(override.target, tuple) and override.key
@@ -141,23 +132,26 @@ def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str]) ->
     return list(overrides_by_key.values())
 
 
-def _read(text: str, fleet: Fleet) -> list[Override]:
+def _read(text: str, fleet: Fleet, job: JobKeys) -> list[Override]:
     path, equals, value = (part.strip() for part in text.partition("="))
     kind, _, rest = path.partition(".")
     if not (equals and value):
         raise UsageError("has no value; write path=value, for example link.A-B.bandwidth=1Gbps")
-    if kind not in _KINDS:
-        raise UsageError(f"a path starts with link, domain or job{_meant(kind, _KINDS, rest=False)}")
+    kinds: dict[str, Mapping[str, Key]] = {"link": LINK, "domain": DOMAIN, "job": job.keys}
+    if kind not in kinds:
+        raise UsageError(f"a path starts with link, domain or job{meant(kind, kinds, rest=False)}")
     if kind == "job":
-        return [Override(text, "", rest, _value(_key(rest, JOB), rest, value, fleet))]
+        if rest in job.fixed:
+            raise UsageError(f"{rest!r} is what the layer table was computed from: edit the job file instead")
+        return [Override(text, "", rest, _value(_key(rest, job.keys), rest, value, fleet))]
     names = _link_names(fleet) if kind == "link" else [domain.name for domain in fleet.domains]
-    name, key = _split(rest, names, kind)
+    name, key = _split(rest, names, kind, kinds[kind])
     targets = _directions(fleet, name) if kind == "link" else [name]
     if not key:
         if value != "none":
-            raise UsageError(f"only `none` can stand here; or set one of {', '.join(_KINDS[kind])}")
+            raise UsageError(f"only `none` can stand here; or set one of {', '.join(kinds[kind])}")
         return [Override(text, target, "") for target in targets]
-    read = _value(_key(key, _KINDS[kind]), key, value, fleet)
+    read = _value(_key(key, kinds[kind]), key, value, fleet)
     return [Override(text, target, key, read) for target in targets]
 
 
@@ -184,30 +178,29 @@ def _directions(fleet: Fleet, name: str) -> list[Pair]:
     return [pair for pair in both if pair in fleet.links] or both
 
 
-def _split(body: str, names: Iterable[str], kind: str) -> tuple[str, str]:
+def _split(body: str, names: Iterable[str], kind: str, keys: Mapping[str, Key]) -> tuple[str, str]:
     """Return the name a path starts with and the key behind it ("" for none)."""
     splits = [(name, body[len(name) + 1 :]) for name in names if body == name or body.startswith(f"{name}.")]
-    known = [split for split in splits if split[1] in ("", *_KINDS[kind])]
+    known = [split for split in splits if split[1] in ("", *keys)]
     if splits:
         return max(known or splits, key=lambda split: len(split[0]))
     name, _, key = body.rpartition(".")
-    if not name or not closest(key, _KINDS[kind]):
+    if not name or not closest(key, keys):
         name = body
     wanted = "two domains are" if kind == "link" else "domain is"
     if kind == "link":
         names = [known for known in names if (">" in known) == (">" in name)]
-    raise UsageError(f"no {wanted} named {name!r}{_meant(name, names)}")
+    raise UsageError(f"no {wanted} named {name!r}{meant(name, names)}")
 
 
 def _key(name: str, keys: Mapping[str, Key]) -> Key:
-    if keys is JOB and name in _FIXED:
-        raise UsageError(f"{name!r} is what the layer table was computed from: edit the job file instead")
     if name not in keys:
-        raise UsageError(f"unknown key {name!r}{_meant(name, keys)}")
+        raise UsageError(f"unknown key {name!r}{meant(name, keys)}")
     return keys[name]
 
 
-def _meant(name: str, known: Iterable[str], *, rest: bool = True) -> str:
+def meant(name: str, known: Iterable[str], *, rest: bool = True) -> str:
+    """Return the known name that was meant, in brackets; without a close one the known names, with `rest`."""
     names = list(known)
     close = closest(name, names)
     more = ", ..." if len(names) > _SHOWN else ""
@@ -226,19 +219,13 @@ def _value(key: Key, name: str, text: str, fleet: Fleet) -> Any:
         raw = [_scalar(part.strip(), key) for part in text.removeprefix("[").removesuffix("]").split(",")]
     else:
         raw = _scalar(text, key)
-    if name == "weights" and len(raw) != 3:
-        raise UsageError("write three numbers, of time, utilisation and money: 0.4,0.3,0.3")
+    if key.check is not None:
+        key.check(raw, [domain.name for domain in fleet.domains])
     try:
-        entry = Document("", {**_REST.get(key.entry, {}), last: raw}, {}).check(key.entry)
+        entry = Document("", {**key.rest, last: raw}, {}).check(key.entry)
     except BadFile as error:
         raise UsageError(error.faults[0].message) from None
-    value = getattr(entry, last)
-    if name == "limits.domains":
-        names = [domain.name for domain in fleet.domains]
-        for domain in value or ():
-            if domain not in names:
-                raise UsageError(f"no domain is named {domain!r}{_meant(domain, names)}")
-    return value
+    return getattr(entry, last)
 
 
 def _scalar(text: str, key: Key) -> str | int:
