@@ -11,6 +11,7 @@ SCHEDULES: Final[Mapping[str, str]] = {
     "1f1b": "a forward and a backward in turn",
     "1f1b-la": "a forward and a backward in turn, enough ahead to hide link latency",
     "gpipe": "all forwards of a step, then all backwards",
+    "zb-h1": "1f1b whose weight gradients fill the bubbles (zero bubble)",
     "interleaved": "1f1b on several chunks of layers a stage",
 }
 

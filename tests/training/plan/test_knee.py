@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.training.plan.compare import plan_request
-from strata.training.plan.knee import SLOWER, knee
+from strata.training.plan.knee import SLOWER, WORTH, knee
 from strata.training.plan.objective import money
 from strata.training.plan.planner import plan_training
 from strata.training.plan.schema import PlanRequest
@@ -41,7 +41,7 @@ def test_no_plan_within_a_tenth_of_the_best_time_is_cheaper(seed):
     floor = report.best.report.tokens_per_s / (1 + SLOWER)
     limits = replace(asked.limits, tokens_per_s=floor)
     cheapest = answer(place, replace(asked, objective=Objective.COST, limits=limits)).best
-    assert cheapest is None or money(found.report) <= money(cheapest.report) * (1 + 1e-3)
+    assert cheapest is None or money(found.report) <= money(cheapest.report) * (1 + WORTH) / (1 - WORTH)
 
 
 def test_a_dear_domain_that_helps_little_is_left_out_of_the_knee():

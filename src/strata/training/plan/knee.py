@@ -15,6 +15,9 @@ from strata.workload.job import Objective
 SLOWER: Final = 0.1
 """By how much of the best time the cheapest plan may be slower."""
 
+WORTH: Final = 0.005
+"""What a plan that stands in no row must save over one that does: less is a plan cut a little otherwise."""
+
 
 def knee(report: TrainingPlanReport, *, clock: Clock, deadline: float) -> Evaluated | None:
     """Return the cheapest plan within SLOWER of the best time; the best itself where none is cheaper.
@@ -36,6 +39,6 @@ def knee(report: TrainingPlanReport, *, clock: Clock, deadline: float) -> Evalua
     search = Search(problem, Scales(), members, clock=clock, deadline=deadline)
     so_far = SearchResult({cheapest.domain_set: replace(cheapest, score=money(cheapest.report))})
     for item in search.run(so_far=so_far, keeps_best=True).ranked[:1]:
-        if money(item.report) < money(cheapest.report):
+        if money(item.report) < (1 - WORTH) * money(cheapest.report):
             cheapest = replace(item, score=item.report.step_time_s)
     return cheapest
