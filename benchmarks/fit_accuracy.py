@@ -36,13 +36,13 @@ def main(path: str) -> None:
     ):
         table = fit_table(file, handovers_s_per_byte=handovers, overheads_s=overheads)
         best, errors = table.fit()
-        print(f"overhead {best.step_overhead_s:.3f} s, handover {best.handover_s_per_byte * 1e12:.0f} ps/B")
+        print(f"overhead {best.exchange_overhead_s:.3f} s, handover {best.handover_s_per_byte * 1e12:.0f} ps/B")
         print("  fit                ", by_set(errors))
         print("  leave-one-out      ", by_set(table.leave_one_out()))
         print("  leave-one-set-out  ", by_set(table.leave_one_set_out()))
     same = np.allclose(
-        (best.step_overhead_s, best.handover_s_per_byte),
-        (CALIBRATION.step_overhead_s, CALIBRATION.handover_s_per_byte),
+        (best.exchange_overhead_s, best.handover_s_per_byte),
+        (CALIBRATION.exchange_overhead_s, CALIBRATION.handover_s_per_byte),
     )
     print("as shipped" if same else f"NOT as shipped: {CALIBRATION}")
 

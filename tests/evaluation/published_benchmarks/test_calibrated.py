@@ -17,7 +17,7 @@ from strata.evaluation.published_benchmarks.calibrated import (
 )
 from strata.fleet.fleet import BandwidthCurve
 
-NOTHING = SoftwareConstants(step_overhead_s=0.0, handover_s_per_byte=0.0)
+NOTHING = SoftwareConstants(exchange_overhead_s=0.0, handover_s_per_byte=0.0)
 FLAT = BandwidthCurve((2.0,))  # 2 GB/s whatever the size
 
 
@@ -30,9 +30,27 @@ def step(forward, backward, send=(), *, microbatches=1, message_bytes=0.0, after
     return ProfiledStep(forward_s, backward_s, send_s, send_s, sizes, microbatches, after_s)
 
 
-def test_one_stage_is_its_microbatches_and_what_follows_and_the_overhead():
+def test_one_stage_of_one_copy_is_its_microbatches_and_what_follows_and_nothing_else():
     work = step([1.0], [2.0], microbatches=8, after_s=0.5)
-    assert predicted_s(work, SoftwareConstants(0.25, 1.0)) == pytest.approx(8 * 3.0 + 0.5 + 0.25)
+    assert predicted_s(work, SoftwareConstants(0.25, 1.0)) == pytest.approx(8 * 3.0 + 0.5)
+
+
+def test_stages_or_copies_that_end_a_step_together_pay_the_overhead_once():
+    several = dataclasses.replace(step([1.0], [2.0], microbatches=8, after_s=0.5), num_copies=2)
+    assert predicted_s(several, SoftwareConstants(0.25, 0.0)) == pytest.approx(8 * 3.0 + 0.5 + 0.25)
+    piped = step([1.0, 1.0], [2.0, 2.0], [0.0], microbatches=1)
+    assert predicted_s(piped, SoftwareConstants(0.25, 0.0)) == pytest.approx(6.0 + 0.25)
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 64), st.floats(0, 1), st.floats(1, 10))
+def test_a_step_without_messages_grows_with_its_work_alone_however_small(
+    forward, backward, count, after_s, factor
+):
+    def seconds(by: float) -> float:
+        return predicted_s(step([by * forward], [by * backward], microbatches=count, after_s=by * after_s))
+
+    assert seconds(1) == pytest.approx(count * (forward + backward) + after_s)
+    assert seconds(factor) == pytest.approx(factor * seconds(1))
 
 
 def test_a_middle_stage_pays_three_messages_a_microbatch():

@@ -122,6 +122,7 @@ def profiled_step(file: CaseFile, run: MeasuredRun) -> ProfiledStep:
         message_bytes=message_bytes,
         microbatches=math.ceil(run.global_batch / (mbs * stages[0].num_replicas)),
         after_s=max(ring + update for ring, update in zip(ring_s, update_s, strict=True)),
+        num_copies=stages[0].num_replicas,
     )
 
 

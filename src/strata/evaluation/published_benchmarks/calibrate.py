@@ -78,7 +78,9 @@ def fit_table(
         except UsageError:
             continue
         without_overhead = pipelines_s(step, handovers_s_per_byte) + step.after_s
-        rows.append(np.log((without_overhead[:, None] + overheads_s) / run.measured_iteration_s))
+        rows.append(
+            np.log((without_overhead[:, None] + step.has_exchange * overheads_s) / run.measured_iteration_s)
+        )
         ids.append(run.id)
     shape = (len(ids), len(handovers_s_per_byte), len(overheads_s))
     return FitTable(tuple(ids), np.array(rows).reshape(shape), handovers_s_per_byte, overheads_s)

@@ -9,7 +9,7 @@ Layer times measured alone leave out what runs between them. Without any constan
 * one network interface a node: the rings of a node's tensor-parallel ranks share it (`shared_ring_s`).
 * the optimizer's update of every layer a stage holds.
 
-and with the two constants of `SoftwareConstants` what a step and a byte handed over cost beside that.
+and with the two constants of `SoftwareConstants` what the end of a step and a byte handed over cost beside that.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ Array = Floats
 class SoftwareConstants:
     """Constants of the training software, the same for every model, accelerator and network.
 
-    step_overhead_s: per step, whatever its size: reading the batch, the loss and gradient-norm reductions,
-        the optimizer's launch; the accelerators idle meanwhile.
+    exchange_overhead_s: per step of a run whose stages or copies end it together: the loss sent down the pipeline
+        and summed between copies, the norm of all gradients, tied weights, one after another in small messages
+        that each wait for the slowest; the accelerators idle meanwhile. A run of one stage and one copy has none.
     handover_s_per_byte: per byte of an activation (or its gradient) exchanged between stages, beside the
         network: cutting it into one piece a tensor-parallel rank, copies, gathering it in the next node.
     """
 
-    step_overhead_s: float = field(metadata={"unit": "s"})
+    exchange_overhead_s: float = field(metadata={"unit": "s"})
     handover_s_per_byte: float = field(metadata={"unit": "s/B"})
 
 
-CALIBRATION: Final = SoftwareConstants(step_overhead_s=0.064, handover_s_per_byte=24e-12)
+CALIBRATION: Final = SoftwareConstants(exchange_overhead_s=0.065, handover_s_per_byte=23e-12)
 """Trust: calibrated. Fitted to `FITTED_ON` by `python benchmarks/fit_accuracy.py CASES.json`: the least soft-L1
 sum of log(predicted / measured), doubtful rows included. No figure of another simulator is an input."""
 
@@ -59,6 +60,7 @@ class ProfiledStep:
     send_s, send_back_s    [C, S-1]  network time of one activation to, one gradient from, the next stage [s]
     message_bytes          [S-1]     size of such a message, all tensor-parallel ranks together
     after_s                          the slowest stage's gradient all-reduce and optimizer update [s]
+    num_copies                       of a stage, that train on different samples
     """
 
     forward_s: Array
@@ -68,12 +70,20 @@ class ProfiledStep:
     message_bytes: Array
     microbatches: int
     after_s: float
+    num_copies: int = 1
+
+    @property
+    def has_exchange(self) -> bool:
+        """Whether a step ends in messages: between stages, or between copies."""
+        return self.num_copies > 1 or self.forward_s.shape[1] > 1
 
 
 def predicted_s(step: ProfiledStep, calibration: SoftwareConstants = CALIBRATION) -> float:
     """Return the predicted time of one step [s]."""
     handover = np.array([calibration.handover_s_per_byte])
-    return float(pipelines_s(step, handover)[0]) + step.after_s + calibration.step_overhead_s
+    return (
+        float(pipelines_s(step, handover)[0]) + step.after_s + step.has_exchange * calibration.exchange_overhead_s
+    )
 
 
 def pipelines_s(step: ProfiledStep, handover_s_per_byte: Array) -> Array:
