@@ -200,7 +200,7 @@ class _Row:
             pipeline = plan.pipelines[0]
             with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
             shapes = [
-                tuple(StageShape.of(one, pipeline, position) for one in with_zero)
+                tuple(StageShape.of(each, pipeline, position) for each in with_zero)
                 for position in range(len(self.layout))
             ]
             warmup = [min(stage.warmup, microbatches - 1) for stage in pipeline.stages]
