@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -143,6 +144,17 @@ def test_the_table_fits_80_columns(capsys, tmp_path, monkeypatch):
     path.write_text(f"{HEADER}\n{MEGATRON}\n{KORTHIKANTI}\n{HALF}\n")
     assert run(["bench", "published", str(path)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_the_errors_are_also_a_picture(capsys, tmp_path):
+    path, picture = tmp_path / "runs.csv", tmp_path / "errors.svg"
+    path.write_text(f"{HEADER}\n{MEGATRON}\n{KORTHIKANTI}\n{HALF}\n")
+    assert run(["bench", "published", str(path), "--svg", str(picture)]) == 0
+    drawn = ElementTree.parse(picture).getroot()
+    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Megatron21", "Korth22", "+15 %"} <= set(words)
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}g"))) == 2 + 2  # two runs with a time, two sources
+    assert "copies alone" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="no table of published runs here")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, POSITIVE, Finite, choice
+from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
 from strata.errors import INTERRUPTED, install, need
 
 
@@ -187,8 +187,9 @@ def accuracy(cases: str, output: str) -> None:
 
 @click.command()
 @click.argument("table", type=click.Path(), metavar="FILE.csv")
+@click.option("--svg", type=OutputFile(), help="Write the errors as a picture.")
 @output_option
-def published(table: str, output: str) -> None:
+def published(table: str, svg: Path | None, output: str) -> None:
     """Predict the step time of every run in FILE.csv with the layout it was published with.
 
     A row is a model, its cards and its layout (docs/accuracy.md lists the columns); an empty microbatch or number
@@ -196,9 +197,13 @@ def published(table: str, output: str) -> None:
     its sign kept; fits counts all memory of a card.
     """
     from strata.evaluation.bench import published as bench
+    from strata.evaluation.published_benchmarks.published_run import read_runs
 
-    data = bench.measure(table, progress=progress)
-    emit(data, output, bench.show(data))
+    runs = read_runs(table)
+    data = bench.measure(runs, progress=progress)
+    if svg is not None:
+        bench.plot(runs, data, svg)
+    emit(data, output, bench.show(runs, data))
 
 
 @click.command()

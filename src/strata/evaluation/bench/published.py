@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strata.evaluation.bench.progress import Progress, silent
+from strata.evaluation.published_benchmarks.error_plot import PlottedRun, write_plot
 from strata.evaluation.published_benchmarks.published_layout import evaluate
-from strata.evaluation.published_benchmarks.published_run import PublishedRun, read_runs
+from strata.evaluation.published_benchmarks.published_run import PublishedRun
 from strata.tables import Shown, rows
 
+FULLY_SHARDED: Final = 3
+_SIZES: Final = (0, 16, 128, 1024, 100_000)
 
-def measure(path: str | Path, *, progress: Progress = silent) -> dict[str, Any]:
-    """Predict every row of a table of runs; errors are relative and null where `step_s` is not given.
+
+def measure(runs: Sequence[PublishedRun], *, progress: Progress = silent) -> dict[str, Any]:
+    """Predict every run of a table; errors are relative and null where `step_s` is not given.
 
     means: by source, error is the mean absolute one, bias the mean. pairs_ranked: of all pairs of plans of one job
     on the same machines whose times are known, the share ranked as measured; null where there is none.
     """
-    runs, predicted = read_runs(path), list[dict[str, Any]]()
+    predicted = list[dict[str, Any]]()
     with progress("predicting", total=len(runs)) as advance:
         for run in runs:
             report = evaluate(run).report
@@ -39,18 +43,44 @@ def measure(path: str | Path, *, progress: Progress = silent) -> dict[str, Any]:
     return {"rows": predicted, "means": _means(predicted), "pairs_ranked": _ranked(runs, predicted)}
 
 
-def _means(predicted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _means(predicted: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the means by name of each row, its source unless `names` are given."""
     errors: dict[str, list[float]] = defaultdict(list)
-    for row in predicted:
-        errors[row["source"]] += [] if row["error"] is None else [row["error"]]
+    for name, row in zip(names or [row["source"] for row in predicted], predicted, strict=True):
+        errors[name] += [] if row["error"] is None else [row["error"]]
     return {
-        source: {
+        name: {
             "error": sum(map(abs, values)) / len(values) if values else None,
             "bias": sum(values) / len(values) if values else None,
             "rows": len(values),
         }
-        for source, values in errors.items()
+        for name, values in errors.items()
     }
+
+
+def plot(runs: Sequence[PublishedRun], data: dict[str, Any], path: str | Path) -> None:
+    """Write the errors as a picture."""
+    points = [
+        PlottedRun(run.source, run.num_gpus, row["error"])
+        for run, row in zip(runs, data["rows"], strict=True)
+        if row["error"] is not None
+    ]
+    write_plot(path, points)
+
+
+def _size(run: PublishedRun) -> str:
+    low, high = next(pair for pair in pairwise(_SIZES) if run.num_gpus <= pair[1])
+    return f"{low + 1:5,} to {high:,}"
+
+
+def _kind(run: PublishedRun) -> str:
+    if run.spec.experts is not None:
+        return "mixture of experts"
+    if run.precision == "fp8":
+        return "8 bit"
+    if run.zero_stage == FULLY_SHARDED:
+        return "fully sharded copies"
+    return "copies alone" if run.tensor_parallel * run.pipeline_parallel == 1 else "tensor and pipeline"
 
 
 def _ranked(runs: Sequence[PublishedRun], predicted: Sequence[dict[str, Any]]) -> float | None:
@@ -67,8 +97,8 @@ def _ranked(runs: Sequence[PublishedRun], predicted: Sequence[dict[str, Any]]) -
     return sum(right) / len(right) if right else None
 
 
-def show(data: dict[str, Any]) -> Shown:
-    """Yield what is shown of the measurement to people."""
+def show(runs: Sequence[PublishedRun], data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people: every run, and means by source, size and kind of plan."""
     yield rows(
         ("row", "source", "run", "published", "predicted", "error", "fits"),
         [
@@ -85,15 +115,17 @@ def show(data: dict[str, Any]) -> Shown:
         ],
         right=(0, 3, 4, 5),
     )
-    yield ""
-    yield rows(
-        ("source", "rows", "mean |error|", "bias"),
-        [
-            (source, str(means["rows"]), _percent(means["error"], signed=False), _percent(means["bias"]))
-            for source, means in data["means"].items()
-        ],
-        right=(1, 2, 3),
-    )
+    for head, means in (
+        ("source", data["means"]),
+        ("cards", dict(sorted(_means(data["rows"], [_size(run) for run in runs]).items()))),
+        ("plan", _means(data["rows"], [_kind(run) for run in runs])),
+    ):
+        body = [
+            (name, str(mean["rows"]), _percent(mean["error"], signed=False), _percent(mean["bias"]))
+            for name, mean in means.items()
+        ]
+        yield ""
+        yield rows((head, "rows", "mean |error|", "bias"), body, right=(1, 2, 3))
     yield "published, predicted: seconds a step; fits: in the memory of a card, none left free"
     if data["pairs_ranked"] is not None:
         yield f"pairs of plans of one job ranked as measured: {data['pairs_ranked']:.0%}"
