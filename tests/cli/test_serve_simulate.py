@@ -41,7 +41,7 @@ def test_the_jobs_own_rate_is_played_and_the_figures_add_up(job):
     assert counts["served"] > 60
     assert found["goals"]["met_share"] == 1.0
     assert found["ttft_s"]["p50"]["estimate"] < found["latency_s"]["p50"]["estimate"]
-    assert found["kpis"]["trust"] == found["trust"] == "analytic"
+    assert found["kpis"]["trust"] == found["trust"] == "assumed"
     assert found["window_s"] == [2.0, 20.0]
 
 

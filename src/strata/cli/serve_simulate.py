@@ -151,10 +151,11 @@ def simulate(
     if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
         raise Infeasible(f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}")
-    kpis = core.metrics.generate_report() | {"trust": "analytic"}
+    trust = str(serving_job.efficiencies_trust)
     data: Data = {
         "fleet": fleet, "job": serving_job.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
-        **report(replay, serving_job.demand, seed=seed), "kpis": kpis,
+        **report(replay, serving_job.demand, seed=seed), "trust": trust,
+        "kpis": core.metrics.generate_report() | {"trust": trust},
     }  # fmt: skip
     if svg:
         from strata.serving.replay.picture import write_picture

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
-from strata.decision import UNHASHED
+from strata.decision import UNHASHED, Trust
 from strata.workload.inference import ModelInfo
 from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 
@@ -79,6 +79,12 @@ class ServingJob:
     def derating(self) -> Derating:
         """Memory left free and the efficiencies, together."""
         return Derating(self.memory_headroom, self.flops_efficiency, self.bandwidth_efficiency)
+
+    @property
+    def efficiencies_trust(self) -> Trust:
+        """How good the efficiencies are: assumed where they are the defaults, of which nothing was measured."""
+        is_default = self.flops_efficiency == FLOPS_EFFICIENCY or self.bandwidth_efficiency == BANDWIDTH_EFFICIENCY
+        return Trust.ASSUMED if is_default else Trust.ANALYTIC
 
     @property
     def context_limit(self) -> int:

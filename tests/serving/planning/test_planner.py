@@ -164,7 +164,15 @@ def test_links_that_set_the_pace_are_said_to():
     assert "network-bound" in tokens(far)
     assert "network-bound" not in tokens(near)
     assert far.estimate.link_share > 0.9
-    assert far.decision.trust is Trust.ANALYTIC
+
+
+@pytest.mark.parametrize(
+    ("efficiencies", "trust"),
+    [({}, Trust.ASSUMED), ({"flops_efficiency": 0.4, "bandwidth_efficiency": 0.6}, Trust.ANALYTIC)],
+)
+def test_a_plan_is_as_good_as_the_efficiencies_it_assumes(efficiencies, trust):
+    answer = plan(fleet(nodes("a", 1, gib=24)), job(**efficiencies))
+    assert answer.decision.trust is answer.estimate.trust is trust
 
 
 def test_the_answer_does_not_depend_on_the_order_of_domains():

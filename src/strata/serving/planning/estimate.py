@@ -70,7 +70,7 @@ def estimates(
     layout = layout_of(nodes, pipelines, job.model, demand, derating=job.derating)
     servers = {server.node_id: server for server in layout.servers}
     by_id = {node.node_id: node for node in nodes}
-    made = [_pipeline(fleet, by_id, pool, servers, layout, stages, demand) for stages in pipelines]
+    made = [_pipeline(fleet, by_id, pool, servers, layout, stages, job) for stages in pipelines]
     goodput_per_s = sum(each.goodput_per_s for each in made)
     rate = sum(each.tokens_per_s for each in made)
     decode_s = sum(each.tokens_per_s * each.decode_s for each in made) / rate
@@ -130,8 +130,9 @@ def _pipeline(
     servers: Mapping[str, StageServer],
     layout: Layout,
     stages: Pipeline,
-    demand: Demand,
+    job: ServingJob,
 ) -> PlannedPipeline:
+    demand = job.demand
     names = [stage.node_id for stage in stages]
     members, counts = [pool.index[name] for name in names], [stage.end - stage.first for stage in stages]
     performance, steps_s = performance_of(pool, members, counts), stages_s(pool, members, counts)
@@ -148,18 +149,17 @@ def _pipeline(
         goodput_per_s=most.goodput_per_s,
         decode_s=performance.decode_s,
         ttft_s=ttft_s(layout, served, demand),
-        trust=_trust(fleet, nodes, names),
+        trust=_trust(fleet, nodes, names, job.efficiencies_trust),
         kv_tokens=min(server.kv_tokens for server in served),
     )
 
 
-def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str]) -> Trust:
-    """Return the worst of the cards' figures and of the links between the domains in a row."""
+def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str], efficiencies: Trust) -> Trust:
+    """Return the worst of the cards' figures, of the links between domains in a row, and of the efficiencies."""
     domains = [name.rpartition("/")[0] for name in names]
     links = [fleet.link(a, b) for a, b in pairwise([*domains, domains[0]]) if a != b]
-    return worst(
-        Trust.ANALYTIC, *(nodes[name].trust for name in names), *(link.trust for link in links if link is not None)
-    )
+    of_links = (link.trust for link in links if link is not None)
+    return worst(efficiencies, *(nodes[name].trust for name in names), *of_links)
 
 
 def _tightest(pipelines: Sequence[PlannedPipeline], demand: Demand) -> tuple[int, int, float] | None:
