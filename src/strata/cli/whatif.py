@@ -37,7 +37,8 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
                      intra_bandwidth, network_bandwidth or uplink
     job.KEY          global_batch, recompute, local_steps, compress, minimize,
                      weights, efficiency, or limits.cost, .tokens_per_s,
-                     .domains, .memory_headroom
+                     .domains, .memory_headroom, or parallel.tensor,
+                     .pipeline, .data, .microbatch
     of serving jobs  prompt, output, batch, rate, goals.ttft, goals.tpot,
                      precision.weights, .kv, efficiency.flops, .bandwidth,
                      memory_headroom, strategy

@@ -19,6 +19,7 @@ from strata.workload.job import Recompute, TrainingJob
 from strata.workload.schema import (
     GoalEntry,
     LimitsEntry,
+    ParallelEntry,
     SyncEntry,
     TrainEntry,
     TrainingJobFile,
@@ -45,6 +46,8 @@ JOB: Final = {
     "recompute": Key("recompute", lambda modes: "auto" if len(modes) > 1 else each(modes), TrainEntry, _TRAIN),
     "local_steps": Key("local_steps", or_none(each), SyncEntry, is_list=True, may_be_none=True),
     "compress": Key("gradient_compression", lambda by: f"by {each(by)}", SyncEntry, is_list=True),
+    **{f"parallel.{name}": Key(f"pins.{name}", or_none(str), ParallelEntry, may_be_none=True)
+       for name in ParallelEntry.model_fields},
     "minimize": Key("objective", str, GoalEntry),
     "weights": Key("weights", each, GoalEntry, is_list=True, check=_three),
     "efficiency": Key("flops_efficiency", or_none("{:g}".format), TrainingJobFile, _FILE, may_be_none=True),
@@ -79,7 +82,8 @@ def apply(
 def _job(old: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
     new = {JOB[key].attribute: _job_value(old, key, value) for key, value in values.items()}
     limits = {name.removeprefix("limits."): new.pop(name) for name in list(new) if name.startswith("limits.")}
-    return replace(old, **new, limits=replace(old.limits, **limits))
+    pins = {name.removeprefix("pins."): new.pop(name) for name in list(new) if name.startswith("pins.")}
+    return replace(old, **new, limits=replace(old.limits, **limits), pins=replace(old.pins, **pins))
 
 
 def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
