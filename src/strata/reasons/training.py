@@ -25,8 +25,8 @@ TRAINING: Final[Meanings] = {
         "ASTRA-sim's congestion-aware backend has one dimension, so all links must be merged into one.",
         "Name an aggregation, or use the congestion-unaware backend."),
     "astra-schedule": Meaning("{what} cannot be written as one step of point-to-point messages and sums",
-        "Interleaved schedules, local steps, whose sums happen less than once per step, and ZeRO stages 2 and 3, "
-        "which exchange gradients or weights for every microbatch, are not lowered to traces.",
+        "Interleaved schedules, zb-h1, local steps, whose sums happen less than once per step, and ZeRO stages 2 "
+        "and 3, which exchange gradients or weights for every microbatch, are not lowered to traces.",
         "Use the analytic or the event backend, or a synchronous 1F1B plan."),
     "astra-links-vary": Meaning("its links change over time, and ASTRA-sim's do not",
         "A run of ASTRA-sim has constant links; one value of a process would be reported as the answer.",

@@ -207,6 +207,7 @@ def test_the_aware_backend_refuses_two_dimensions_until_an_aggregation_is_named(
     ("change", "links_vary", "tokens"),
     [
         ({"schedule": Schedule.INTERLEAVED, "virtual_stages": 2}, False, ["astra-schedule"]),
+        ({"schedule": Schedule.ZERO_BUBBLE}, False, ["astra-schedule"]),
         ({"local_steps": 50}, False, ["astra-schedule"]),
         ({}, True, ["astra-links-vary"]),
         ({"local_steps": 50}, True, ["astra-links-vary", "astra-schedule"]),

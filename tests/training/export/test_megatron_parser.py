@@ -219,6 +219,11 @@ def test_a_group_of_microbatches_that_megatron_does_not_interleave_is_refused():
         launched(plan(17, 17, microbatches=7, **VIRTUAL), planned("llama-3.1-8b", batch=28))
 
 
+def test_weight_gradients_apart_are_refused():
+    with pytest.raises(UsageError, match=r"gradients of weights apart \(zb-h1\)"):
+        launched(plan(17, 17, schedule=Schedule.ZERO_BUBBLE), planned("llama-3.1-8b"))
+
+
 def test_every_option_of_the_file_is_given_in_some_case():
     used = {word for chosen, job in CASES.values() for word in words(launched(chosen, job))}
     assert used & set(OPTIONS) == set(OPTIONS)

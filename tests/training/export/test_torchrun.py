@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from strata.simulate.order import in_turn, interleaved
+from strata.simulate.order import orders
 from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
-from strata.workload.job import Schedule
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 LINE = re.compile(
@@ -123,17 +123,22 @@ def test_an_interleaved_plan_has_the_losses_of_one_that_is_not(two_stages, tmp_p
 
 
 @pytest.mark.real("torch")
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-@pytest.mark.parametrize("microbatches", [1, 4, 8])
-def test_train_py_works_in_the_order_that_was_simulated(chunks, microbatches):
-    from strata.training.export import train
+@pytest.mark.parametrize("recompute", list(Recompute))
+def test_weight_gradients_that_come_apart_are_the_same(two_stages, tmp_path, recompute):
+    apart = replace(TWO, schedule=Schedule.ZERO_BUBBLE, recompute=recompute)
+    printed, planned, losses = train(tmp_path / "apart", apart)
+    assert printed == planned
+    assert losses == pytest.approx(two_stages[2], abs=2e-4)
 
-    stages = tuple(Stage("a", 8 * s, 8, 1, warmup=3 - s) for s in range(4))
-    plan = TrainingPlan((Pipeline(stages, 1, microbatches),), 1, virtual_stages=chunks)
-    for s, stage in enumerate(stages):
-        simulated = in_turn(stage.warmup, microbatches) if chunks == 1 else interleaved(s, 4, microbatches, chunks)
-        turns = train.order(plan.to_dict(), plan.to_dict()["pipelines"][0], s)
-        assert turns == [(str(work.kind), work.microbatch, work.chunk) for work in simulated]
+
+@pytest.mark.parametrize("plan", [TWO, INTERLEAVED, replace(TWO, schedule=Schedule.ZERO_BUBBLE)])
+def test_stages_take_turns_as_they_were_simulated(plan):
+    turns = json.loads(render(layout(plan)).files["ranks.json"])["turns"]
+    letters = {"forward": "F", "backward": "B", "weight": "W"}
+    assert turns == [
+        [" ".join(f"{letters[work.kind]}{work.microbatch}.{work.chunk}" for work in stage) for stage in stages]
+        for stages in (orders(plan, pipeline) for pipeline in plan.pipelines)
+    ]
 
 
 def test_the_scripts_give_every_node_its_place(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 from strata.evaluation.testbed.crew import Crew
 from strata.evaluation.testbed.namespaces import LinkShape, Namespaces
 from strata.evaluation.testbed.plans import MICROBATCH_SIZE, MODEL, build_plan
+from strata.training.export.launch import launch_data
 from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.plan import TrainingPlan
 
@@ -103,7 +104,7 @@ def launch_of(plan: TrainingPlan) -> dict[str, Any]:
     """Return what `ranks.json` of an exported plan holds."""
     names = plan.domains
     layout = RankLayout(plan, dict.fromkeys(names, 1), dict.fromkeys(names, 1), dict.fromkeys(names, "cpu"))
-    return {**rank_map(layout).to_dict(), "plan": plan.to_dict()}
+    return launch_data(rank_map(layout), plan)
 
 
 def _sample(num_bytes: float, shape: LinkShape, seconds: Sequence[float], *, latencies: int) -> LinkSample:

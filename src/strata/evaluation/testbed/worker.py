@@ -60,9 +60,9 @@ class OverlappedStage(Stage):
         self.pending[id(edge)].append(self._ask(edge))
         return x
 
-    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> None:
+    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> Tensor:
         self.backwards_left -= 1
-        super()._backward(x, y, chunk)
+        return super()._backward(x, y, chunk)
 
     def _sum_when_final(self, layer: nn.Module, group: Any) -> None:
         """Sum a layer's gradients in the last backward; a group a layer, for gloo runs but two sums of a group."""

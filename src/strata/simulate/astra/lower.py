@@ -146,6 +146,8 @@ def refuse_schedules(plan: TrainingPlan, *, links_vary: bool) -> None:
         reasons.append(Reason("astra-links-vary"))
     if plan.virtual_stages > 1 or plan.schedule is Schedule.INTERLEAVED:
         reasons.append(Reason("astra-schedule", "", {"what": "an interleaved schedule"}))
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        reasons.append(Reason("astra-schedule", "", {"what": f"{plan.schedule}, with weight gradients apart,"}))
     if plan.zero_stage > 1 and any(plan.state_shards(pipeline) > 1 for pipeline in plan.pipelines):
         what = f"what ZeRO stage {plan.zero_stage} exchanges for every microbatch"
         reasons.append(Reason("astra-schedule", "", {"what": what}))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+from strata.simulate.order import orders
+from strata.simulate.timeline import SpanKind
 from strata.training.export.ranks import Rank, RankMap
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment, slugs
@@ -52,9 +55,25 @@ def domain_nodes(ranks: RankMap) -> tuple[DomainNodes, ...]:
     return tuple(domains)
 
 
+def launch_data(ranks: RankMap, plan: TrainingPlan) -> dict[str, Any]:
+    """Return what `ranks.json` holds: the rank map, the plan it is of, and what each stage does in turn, [P][S].
+
+    A turn is F (forward), B (backward) or W (gradients of weights, where they come apart), the microbatch and the
+    chunk: `F0.0 F1.0 B0.0 B1.0`.
+    """
+    turns = [
+        [" ".join(f"{_LETTERS[work.kind]}{work.microbatch}.{work.chunk}" for work in stage) for stage in stages]
+        for stages in (orders(plan, pipeline) for pipeline in plan.pipelines)
+    ]
+    return {**ranks.to_dict(), "turns": turns, "plan": plan.to_dict()}
+
+
 def ranks_json(ranks: RankMap, plan: TrainingPlan) -> str:
-    """Return `ranks.json`: the rank map, and the plan it is of."""
-    return json.dumps({**ranks.to_dict(), "plan": plan.to_dict()}, indent=1, ensure_ascii=False) + "\n"
+    """Return `ranks.json`."""
+    return json.dumps(launch_data(ranks, plan), indent=1, ensure_ascii=False) + "\n"
+
+
+_LETTERS: Final = {SpanKind.FORWARD: "F", SpanKind.BACKWARD: "B", SpanKind.WEIGHT: "W"}
 
 
 def shell_head(nodes: DomainNodes, *, launcher: str, first: str, notes: Sequence[str], more: Sequence[str]) -> str:

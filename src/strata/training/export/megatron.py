@@ -16,6 +16,7 @@ from strata.training.export.megatron_arguments import arguments, global_batch, u
 from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
 from strata.training.plan.schema import PlannedJob
+from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
 
@@ -108,6 +109,8 @@ def _refusals(plan: TrainingPlan) -> Iterator[str]:
     degrees = sorted({stage.tensor_parallel for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield f"its stages are tensor parallel over {', '.join(map(str, degrees))}, and Megatron has one degree"
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        yield f"it computes gradients of weights apart ({plan.schedule}), and Megatron with those of inputs"
     rest = [p.microbatches % len(p.stages) for p in plan.pipelines]
     if plan.virtual_stages > 1 and any(rest):
         yield (

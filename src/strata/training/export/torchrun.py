@@ -8,6 +8,7 @@ from typing import Final
 
 from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import RankLayout, rank_map
+from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
 
 # The training script is kept importable, so that it is linted and typed; the copy finds its model beside it.
@@ -48,6 +49,8 @@ def _notes(plan: TrainingPlan) -> Iterator[str]:
             f"train.py does not compress gradients; the plan does, {plan.gradient_compression:g} to 1, so sums "
             "across domains will take longer than the plan's"
         )
+    if plan.schedule is Schedule.ZERO_BUBBLE:
+        yield "train.py computes gradients of inputs again with those of weights: backwards take longer"
     if plan.zero_stage:
         yield (
             f"train.py does not shard {_SHARDED[plan.zero_stage]}; the plan does (ZeRO stage {plan.zero_stage}), "

@@ -46,6 +46,8 @@ class Stage:
         self.moments = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters}
         self.data_groups = _groups([group["ranks"] for group in launch["data_groups"]], me["rank"])
         self.last_chunk = len(self.chunks) - 1
+        self.turns = launch["turns"][me["pipeline"]][me["stage"]].split()
+        self.has_weights_apart = any(turn.startswith("W") for turn in self.turns)
         forwards, backwards = _edges(launch["pipeline_groups"], is_ring=self.last_chunk > 0)
         # One group a direction: NCCL runs the messages of one group in order, and 1F1B crosses its directions.
         there, back = _groups(forwards, me["rank"]), _groups(backwards, me["rank"])
@@ -58,13 +60,22 @@ class Stage:
         """Work through all microbatches in the plan's order and sum gradients; return this stage's loss."""
         running: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         loss = 0.0
-        for turn, microbatch, chunk in order(self.plan, self.pipeline, self.me["stage"]):
-            if turn == "forward":
-                running[microbatch, chunk] = self._forward(number, microbatch, chunk)
+        for turn in self.turns:
+            microbatch, chunk = map(int, turn[1:].split("."))
+            key = microbatch, chunk
+            if turn.startswith("F"):
+                running[key] = self._forward(number, microbatch, chunk)
                 if self._is_end(chunk):
-                    loss += float(running[microbatch, chunk][1].detach())
+                    loss += float(running[key][1].detach())
+            elif turn.startswith("W"):
+                y, gradient = running.pop(key)
+                parameters = [p for layer in self.chunks[chunk] for p in layer.parameters()]
+                torch.autograd.backward(y, gradient, inputs=parameters)
             else:
-                self._backward(*running.pop((microbatch, chunk)), chunk)
+                x, y = running.pop(key)
+                gradient = self._backward(x, y, chunk)
+                if self.has_weights_apart:
+                    running[key] = y, gradient
         for work, _ in self.sending:
             work.wait()
         self.sending.clear()
@@ -101,11 +112,17 @@ class Stage:
             self._send(y.detach(), edge)
         return x, y
 
-    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> None:
-        y.backward(None if self._is_end(chunk) else self._receive(self.next_back[0]))
+    def _backward(self, x: Tensor, y: Tensor, chunk: int) -> Tensor:
+        """Send the gradient of the input on; return that of the output."""
+        gradient = None if self._is_end(chunk) else self._receive(self.next_back[0])
+        if not self.has_weights_apart:
+            y.backward(gradient)
+        elif x.requires_grad:
+            torch.autograd.backward(y, gradient, inputs=[x], retain_graph=True)
         if not self._is_start(chunk):
             for edge in self.previous_back:
                 self._send(x.grad, edge)
+        return gradient
 
     def _tokens(self, number: int, microbatch: int) -> Tensor:
         """Return one microbatch [B, T + 1]: consecutive tokens from random starts, on all ranks alike."""
@@ -149,25 +166,6 @@ def _groups(all_ranks: list[list[int]], rank: int) -> list[tuple[int, Any]]:
     """Make all groups of more than one rank (every process must, in one order); return those of `rank`."""
     made = [(index, distributed.new_group(ranks)) for index, ranks in enumerate(all_ranks) if len(ranks) > 1]
     return [(index, group) for index, group in made if rank in all_ranks[index]]
-
-
-def order(plan: dict[str, Any], pipeline: dict[str, Any], stage: int) -> list[tuple[str, int, int]]:
-    """Return what a stage does in turn: forward or backward, of which microbatch, on which of its chunks.
-
-    Some forwards, then one forward and one backward in turn. Where stages interleave, microbatches go through the
-    chunks in groups of as many as there are stages (arXiv 2104.04473 §2.2).
-    """
-    count, chunks, stages = pipeline["microbatches"], plan["virtual_stages"], len(pipeline["stages"])
-    warmup, size = pipeline["stages"][stage]["warmup"], count
-    if chunks > 1:
-        warmup, size = 2 * (stages - stage - 1) + (chunks - 1) * stages, stages
-    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
-    forwards = [("forward", m, c) for group in groups for c in range(chunks) for m in group]
-    backwards = [("backward", m, c) for group in groups for c in reversed(range(chunks)) for m in group]
-    turns = forwards[:warmup]
-    for n, backward in enumerate(backwards):
-        turns += [*forwards[warmup + n : warmup + n + 1], backward]
-    return turns
 
 
 def _edges(chains: list[list[int]], *, is_ring: bool) -> tuple[list[list[int]], list[list[int]]]:
