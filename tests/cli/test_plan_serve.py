@@ -79,6 +79,19 @@ def test_how_a_model_was_read_is_said_beside_its_plan(
         assert json.loads(capsys.readouterr().out)["job"]["notes"]
 
 
+def test_a_machine_whose_devices_work_in_groups_is_asked_for_by_its_own_name(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, job = files
+    job.write_text(JOB.replace("llama-3.1-70b", "llama-3.1-8b"))
+    path = tmp_path / "plan.json"
+    assert run(["plan", "serve", str(fleet), str(job), "--save", str(path)]) == 0
+    assert "nodes-cut: each node of West runs" in capsys.readouterr().out
+    for name in ("West/0", "West/0.0", "West"):
+        assert run(["explain", str(path), "--why-not", name]) == 0
+        assert f"{name} is used: pipeline" in capsys.readouterr().out
+
+
 @pytest.fixture
 def saved(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "plan.json"

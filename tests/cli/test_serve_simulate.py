@@ -80,7 +80,7 @@ def test_people_see_times_and_a_picture(job, tmp_path):
         cli, ["serve", "simulate", "aws10", job, "--seconds", "10s", "--svg", str(picture)], catch_exceptions=False
     )
     assert "first token" in found.stdout
-    assert "trust: analytic" in found.stdout
+    assert "trust: assumed" in found.stdout
     assert picture.read_text().startswith("<svg")
 
 

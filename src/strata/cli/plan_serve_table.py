@@ -147,11 +147,15 @@ def _next(data: dict[str, Any], saved: str) -> Shown:
 
 
 def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return why a plan does not use a domain or a node, or that it does, as data with `text` for people."""
+    """Return why a plan does not use a domain, a machine or a group of its devices, or that it does, as data.
+
+    `text` is for people.
+    """
     nodes = data["fleet"]["nodes"]
     known = {node["id"] for node in nodes} | {node["domain"] for node in nodes}
-    items = [item for item in data["unused"] if name == item["domain"] or name in item["nodes"]]
-    if name not in known and not items:
+    meant = {name, *(node for node in known if node.startswith(f"{name}.") and "/" in name)}
+    items = [item for item in data["unused"] if name == item["domain"] or not meant.isdisjoint(item["nodes"])]
+    if meant.isdisjoint(known) and not items:
         from strata.errors import UsageError
 
         close = closest(name, sorted(known))
@@ -162,7 +166,7 @@ def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
         f"pipeline {number}, {stage['node']}: layers {stage['first']} to {stage['end'] - 1}"
         for number, pipeline in enumerate(data["pipelines"], 1)
         for stage in pipeline["stages"]
-        if name in (stage["node"], stage["node"].rpartition("/")[0])
+        if stage["node"] in meant or name == stage["node"].rpartition("/")[0]
     ]
     reasons = [item["reason"] for item in items] or ([] if used else data["reasons"])
     text = [f"{name} is used: {line}" for line in used[:SHOWN]]
