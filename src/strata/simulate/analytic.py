@@ -258,8 +258,9 @@ class StepModel:
         for name, count in plan.devices().items():
             price = self.fleet.domain(name).price_usd_per_device_hour
             cost = None if cost is None or price is None else cost + count * price * step_s / 3600
+        real = min(1.0, job.global_batch / plan.num_samples) / plan.microbatch_size
         busy = sum(
-            useful * pipeline.microbatches * stage.tensor_parallel * pipeline.replicas
+            useful * real * plan.samples(pipeline) * stage.tensor_parallel
             for pipeline, item in zip(plan.pipelines, times, strict=True)
             for stage, useful in zip(pipeline.stages, item.useful_s, strict=True)
         )

@@ -8,7 +8,7 @@ TrainingPlan ── one or more pipelines; more than one means data parallel bet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from strata.workload.job import Recompute, Schedule
@@ -31,11 +31,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A chain of stages in `replicas` copies; each copy works through `microbatches` per step."""
+    """A chain of stages in `replicas` copies; each copy works through `microbatches` per step.
+
+    samples: how many all copies work through together, where the microbatches have room for more (None: they are
+    full). Copies get equal shares, the first ones one more, and a copy's last microbatch is short. It takes as
+    long as a whole one: its tensors are padded.
+    """
 
     stages: tuple[Stage, ...]
     replicas: int
     microbatches: int
+    samples: int | None = None
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -102,10 +108,39 @@ class TrainingPlan:
         """Devices used in all domains."""
         return sum(self.devices().values())
 
+    def samples(self, pipeline: Pipeline) -> int:
+        """Return the samples of a step that one of its pipelines works through."""
+        full = pipeline.replicas * pipeline.microbatches * self.microbatch_size
+        return full if pipeline.samples is None else pipeline.samples
+
     @property
     def num_samples(self) -> int:
-        """Samples that the microbatches of a step have room for."""
-        return sum(p.replicas * p.microbatches for p in self.pipelines) * self.microbatch_size
+        """Samples of a step."""
+        return sum(self.samples(pipeline) for pipeline in self.pipelines)
+
+    def with_samples(self, global_batch: int) -> TrainingPlan:
+        """Return the plan that works through no more than a batch: last microbatches are short where they must be.
+
+        First each pipeline's last microbatches give up all but a sample a copy, in the order of the pipelines;
+        what is still too much, the largest pipelines give up, down to a sample a copy.
+        """
+        rooms = [self.samples(replace(pipeline, samples=None)) for pipeline in self.pipelines]
+        excess = sum(rooms) - global_batch
+        if excess <= 0:
+            return self
+        samples = list(rooms)
+        largest_first = sorted(range(len(rooms)), key=lambda i: -rooms[i])
+        for at, keeps in (
+            *((i, rooms[i] - p.replicas * (self.microbatch_size - 1)) for i, p in enumerate(self.pipelines)),
+            *((i, self.pipelines[i].replicas) for i in largest_first),
+        ):
+            back = max(0, min(excess, samples[at] - keeps))
+            samples[at], excess = samples[at] - back, excess - back
+        pipelines = tuple(
+            replace(pipeline, samples=count if count < room else None)
+            for pipeline, count, room in zip(self.pipelines, samples, rooms, strict=True)
+        )
+        return replace(self, pipelines=pipelines)
 
     def keeps(self, pins: Pins) -> bool:
         """Whether the plan has every size that a job fixes."""
@@ -120,13 +155,22 @@ class TrainingPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; `from_dict` reads it back."""
         # YAML knows no enums.
-        return {**asdict(self), "schedule": str(self.schedule), "recompute": str(self.recompute)}
+        data = {**asdict(self), "schedule": str(self.schedule), "recompute": str(self.recompute)}
+        for pipeline in data["pipelines"]:
+            if pipeline["samples"] is None:
+                del pipeline["samples"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError on another shape."""
         pipelines = tuple(
-            Pipeline(tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"])
+            Pipeline(
+                tuple(Stage(**stage) for stage in item["stages"]),
+                item["replicas"],
+                item["microbatches"],
+                item.get("samples"),
+            )
             for item in data["pipelines"]
         )
         rest = {key: value for key, value in data.items() if key != "pipelines"}

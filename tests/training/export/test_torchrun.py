@@ -115,6 +115,15 @@ def test_however_a_plan_cuts_model_and_batch_the_losses_are_the_same(two_stages,
 
 
 @pytest.mark.real("torch")
+def test_what_pads_a_short_microbatch_does_not_count(two_stages, tmp_path):
+    one = replace(TWO, pipelines=(replace(TWO.pipelines[0], samples=20),))
+    two = replace(UNEQUAL, pipelines=(UNEQUAL.pipelines[0], replace(UNEQUAL.pipelines[1], samples=4)))
+    losses = [train(tmp_path / name, plan)[2] for name, plan in (("one", one), ("two", two))]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+    assert losses[0] != pytest.approx(two_stages[2], abs=2e-4)
+
+
+@pytest.mark.real("torch")
 def test_an_interleaved_plan_has_the_losses_of_one_that_is_not(two_stages, tmp_path):
     printed, planned, losses = train(tmp_path / "interleaved", INTERLEAVED)
     assert printed == planned

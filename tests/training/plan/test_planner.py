@@ -110,11 +110,29 @@ def test_one_domain_more_or_one_schedule_more_is_never_slower(seed):
     assert least <= step_s(small, replace(asked, schedules=asked.schedules[:1])) * (1 + TOLERANCE)
 
 
+@examples(15)
+@given(st.integers(0, 10**6), st.sampled_from([1, 3, 7, 10, 12, 30]))
+def test_a_step_runs_as_many_samples_as_the_job_asks_for(seed, batch):
+    small, asked = small_case(seed, global_batch=batch)
+    for item in plan(small, asked).plans:
+        assert item.plan.num_samples == batch
+        assert item.report.utilization <= 1
+
+
+def test_a_microbatch_is_any_number_of_samples_so_that_a_batch_is_not_padded():
+    """1024 samples over six domains: large microbatches hide more of a gradient sum, powers of two waste more."""
+    sites = fleet(*(domain(f"d{i}", 16, accelerator=card(tflops=989.0)) for i in range(6)), gbps=1.0, ms=10.0)
+    best = plan(
+        sites, job(layers(32, mparams=230.0, hidden_mib=64.0), batch=1024, recompute=tuple(Recompute))
+    ).best
+    assert best.plan.kind == "dp"
+    assert best.plan.num_samples == 1024
+    assert best.plan.microbatch_size not in (1, 2, 4, 8, 16)
+
+
 @examples(20)
 @given(st.integers(0, 10**6))
-@example(
-    75
-)  # tied splits of the layers made a plan with more memory slower by 1.2 %, and both were called optimal
+@example(75)  # tied splits made a plan with more memory slower by 1.2 %, and both were called optimal
 def test_more_memory_never_makes_the_best_plan_slower(seed):
     small, asked = small_case(seed)
     steps = [step_s(small, replace(asked, limits=Limits(memory_headroom=share))) for share in (0.3, 0.08, 0.0)]

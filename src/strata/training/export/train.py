@@ -106,8 +106,9 @@ class Stage:
             recompute = self.plan["recompute"] == "full" and y.requires_grad
             y = checkpoint(layer, y, use_reentrant=False) if recompute else layer(y)
         if self._is_end(chunk):
-            loss = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten())
-            return x, loss / sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"])
+            losses = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+            real = losses.view(batch.shape[0], -1).mean(1)[: self._samples(microbatch)]
+            return x, real.sum() / sum(samples(self.plan, p) for p in self.plan["pipelines"])
         for edge in self.next:
             self._send(y.detach(), edge)
         return x, y
@@ -123,6 +124,13 @@ class Stage:
             for edge in self.previous_back:
                 self._send(x.grad, edge)
         return gradient
+
+    def _samples(self, microbatch: int) -> int:
+        """Return how many samples of a microbatch count: the rest of a short one is padding."""
+        whole, copies = samples(self.plan, self.pipeline), self.pipeline["replicas"]
+        own: int = whole // copies + (self.me["copy"] < whole % copies)
+        size: int = self.plan["microbatch_size"]
+        return max(0, min(size, own - microbatch * size))
 
     def _tokens(self, number: int, microbatch: int) -> Tensor:
         """Return one microbatch [B, T + 1]: consecutive tokens from random starts, on all ranks alike."""
@@ -166,6 +174,12 @@ def _groups(all_ranks: list[list[int]], rank: int) -> list[tuple[int, Any]]:
     """Make all groups of more than one rank (every process must, in one order); return those of `rank`."""
     made = [(index, distributed.new_group(ranks)) for index, ranks in enumerate(all_ranks) if len(ranks) > 1]
     return [(index, group) for index, group in made if rank in all_ranks[index]]
+
+
+def samples(plan: dict[str, Any], pipeline: dict[str, Any]) -> int:
+    """Return the samples of a step that all copies of a pipeline work through together."""
+    full: int = pipeline["replicas"] * pipeline["microbatches"] * plan["microbatch_size"]
+    return int(pipeline.get("samples", full))
 
 
 def _edges(chains: list[list[int]], *, is_ring: bool) -> tuple[list[list[int]], list[list[int]]]:

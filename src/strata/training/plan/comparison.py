@@ -119,7 +119,7 @@ def work(item: Evaluated | None) -> dict[str, DomainWork]:
     layers: dict[str, set[int]] = {}
     done: dict[str, int] = {}
     for pipeline in plan.pipelines:
-        samples = pipeline.replicas * pipeline.microbatches
+        samples = plan.samples(pipeline)
         for stage in pipeline.stages:
             held = range(stage.first_layer, stage.first_layer + stage.num_layers)
             layers.setdefault(stage.domain, set()).update(held)

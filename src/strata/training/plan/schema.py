@@ -207,6 +207,7 @@ class PipelineEntry(FileModel):
     stages: Annotated[list[StageEntry], Field(min_length=1)]
     replicas: Count
     microbatches: Count
+    samples: Count | None = None
 
 
 class PlanEntry(FileModel):

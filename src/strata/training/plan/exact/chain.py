@@ -263,6 +263,8 @@ class _Row:
             microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
             virtual_stages=CHUNKS if schedule is Schedule.INTERLEAVED else 1,
         )  # fmt: skip
+        if self.microbatches == self.problem.microbatches(self.config):
+            plan = plan.with_samples(self.problem.job.global_batch)
         return _with_layers(plan, counts)
 
 

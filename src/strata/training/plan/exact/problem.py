@@ -19,7 +19,7 @@ from strata.training.plan.exact.split import least_shares, most_shares
 from strata.training.plan.exact.splits import Splits
 from strata.workload.job import Recompute, TrainingJob
 
-MICROBATCHES: Final = (1, 2, 4, 8, 16)
+LARGEST_MICROBATCH: Final = 16
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 """Sizes searched. Tensor parallelism stays inside a node; larger microbatches only cost memory and bubble."""
 
@@ -191,9 +191,21 @@ class Problem:
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
-        """The microbatches searched: the one that the job fixes, or MICROBATCHES."""
+        """The microbatches searched: the one that the job fixes, or all up to LARGEST_MICROBATCH."""
         fixed = self.job.pins.microbatch
-        return MICROBATCHES if fixed is None else (fixed,)
+        return tuple(range(1, min(LARGEST_MICROBATCH, self.job.global_batch) + 1)) if fixed is None else (fixed,)
+
+    def _pipeline_sizes(self, data_parallel: int) -> list[int]:
+        """Return the microbatches worth trying for one pipeline: powers of two, and what its share is made of.
+
+        Of a share that others leave a rest of, the last microbatch is short; one step is no better for it.
+        """
+        share = -(-self.job.global_batch // data_parallel)
+        return [
+            size
+            for size in self.microbatch_sizes
+            if size <= share and (not share % size or not size & (size - 1) or self.job.pins.microbatch)
+        ]
 
     @cached_property
     def configs(self) -> tuple[ParallelConfig, ...]:
@@ -213,9 +225,7 @@ class Problem:
                 caps = sorted({min(cap, most) for cap in (*CAPS, len(self.job.layers), most)})
                 if pins.pipeline is not None:
                     caps = list(range(1, min(pins.pipeline, most) + 1))
-                for size in self.microbatch_sizes:
-                    if size * data_parallel > batch:
-                        continue
+                for size in self._pipeline_sizes(data_parallel):
                     configs += [
                         ParallelConfig(size, ranks, data_parallel, cap, recompute)
                         for cap in caps

@@ -231,6 +231,8 @@ class ShardSpace:
             ways = fixed
         picked, fastest_s = _share(ways, batch)
         plan = self._plan(sharing, picked)
+        if plan.num_samples != batch:
+            return None  # a copy without a sample
         across = self.problem.model.all_reduce(plan)
         wire_s = across.time_s if across is not None else 0.0
         if not np.isfinite(wire_s):
@@ -246,7 +248,8 @@ class ShardSpace:
         if len(levels) and total_s.min() < fastest_s + exposed_s / sharing.local_steps:
             level = levels[int(np.argmin(total_s))]
             slow = [[inner for inner in unit if inner.hidden_s >= level] for unit in ways]
-            plan = self._plan(sharing, _share(slow, batch)[0])
+            slower = self._plan(sharing, _share(slow, batch)[0])
+            plan = slower if slower.num_samples == batch else plan
         return plan
 
     def _plan(self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]]) -> TrainingPlan:
@@ -256,7 +259,7 @@ class ShardSpace:
             stages = tuple(replace(stage, warmup=min(stage.warmup, count - 1)) for stage in pipeline.stages)
             pipelines.append(replace(pipeline, microbatches=count, stages=stages))
         longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
-        return TrainingPlan(
+        plan = TrainingPlan(
             pipelines=tuple(pipelines),
             microbatch_size=sharing.microbatch_size,
             schedule=longest.schedule,
@@ -265,6 +268,7 @@ class ShardSpace:
             gradient_compression=sharing.gradient_compression,
             local_steps=sharing.local_steps,
         )
+        return plan.with_samples(self.problem.job.global_batch)
 
 
 def _least_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:

@@ -110,10 +110,17 @@ class Units:
 
     @cached_property
     def _configs(self) -> dict[tuple[int, Recompute], list[ParallelConfig]]:
-        configs: dict[tuple[int, Recompute], list[ParallelConfig]] = {}
-        for config in self.problem.configs:
-            configs.setdefault((config.microbatch_size, config.recompute), []).append(config)
-        return configs
+        """Every shape at every microbatch that a copy of it could have."""
+        shapes = dict.fromkeys(replace(config, microbatch_size=1) for config in self.problem.configs)
+        return {
+            (size, recompute): [
+                replace(shape, microbatch_size=size)
+                for shape in shapes
+                if shape.recompute is recompute and size * shape.data_parallel <= self.problem.job.global_batch
+            ]
+            for size in self.problem.microbatch_sizes
+            for recompute in self.problem.job.recompute
+        }
 
     def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[ParallelConfig]:
         """Yield the settings that use all of a unit and might fit its memory, the fastest first."""

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.laws import examples
+
+shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=4)
+
+
+def plan_of(shape: list[tuple[int, int]], size: int) -> TrainingPlan:
+    return TrainingPlan(tuple(Pipeline((Stage("a", 0, 1, 1),), r, m) for r, m in shape), size)
+
+
+@examples(100)
+@given(shapes, st.integers(1, 6), st.data())
+def test_a_plan_with_room_for_a_batch_runs_exactly_that(shape, size, data):
+    whole = plan_of(shape, size)
+    copies = sum(replicas for replicas, _ in shape)
+    batch = data.draw(st.integers(copies, whole.num_samples))
+    short = whole.with_samples(batch)
+    assert short.num_samples == batch
+    assert all(short.samples(p) >= p.replicas for p in short.pipelines)
+    assert short.with_samples(batch) == short
+    assert TrainingPlan.from_dict(short.to_dict()) == short
+
+
+def test_full_microbatches_say_nothing_of_samples():
+    full = plan_of([(2, 3)], 4)
+    assert full.with_samples(24) is full
+    assert "samples" not in full.to_dict()["pipelines"][0]
+    assert full.with_samples(21).to_dict()["pipelines"][0]["samples"] == 21
