@@ -95,5 +95,5 @@ def _show(plans: list[dict[str, Any]], out: str) -> Shown:
     first = plans[0]["inputs"]["saved"]
     yield Rule()
     yield f"Planned {len(plans)} jobs in {show_time(spent)} of search; the plans are in {out}/ as JSON."
-    yield "Figures say how far to trust them: here `assumed`, since no layer was measured on your machines."
+    yield "Figures say how far to trust them; no layer was measured on your machines: see `not measured` above."
     yield "next: strata explain " + first + "   or: strata plan train --help"
