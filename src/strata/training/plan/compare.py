@@ -28,6 +28,9 @@ from strata.workload.job import TrainingJob
 
 COMPARISON_SHARE: Final = 0.25
 
+KNEE_SHARE: Final = 0.25
+"""Of the time that the search took, for the cheapest plan nearly as fast; what is cheap is mostly met early."""
+
 OUT_OF_TIME: Final = "out of time"
 
 
@@ -86,8 +89,7 @@ def _compared(
     if report.search.interrupted:
         return replace(report, interrupted=True)
     if request.planner == "exact":
-        # No longer than the search itself took.
-        until = min(deadline, clock() + report.decision.elapsed_s)
+        until = min(deadline, clock() + KNEE_SHARE * report.decision.elapsed_s)
         report = replace(report, knee=knee(report, clock=clock, deadline=until))
     if request.baselines and report.best is not None:
         report = _with_baselines(report, request.seed, clock, deadline, progress)
