@@ -132,3 +132,20 @@ def test_a_serving_job_that_fits_nowhere_then_exits_3(capsys, tmp_path):
     )
     assert run(["whatif", "seed", str(job), "--set", "job.batch=1000000000"]) == 3
     assert "No plan fits any more" in capsys.readouterr().out
+
+
+def test_a_saved_serving_plan_stands_for_its_job_with_its_goal(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    call = ["plan", "serve", "aws10", "serve-llama-3.1-70b", "--goal", "latency", "--strategy", "dp"]
+    assert run([*call, "--save", str(path)]) == 0 or path.exists()
+    capsys.readouterr()
+    assert run(["whatif", "aws10", str(path), "--set", "job.batch=8", "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert {(side["plan"]["goal"], side["plan"]["strategy"]) for side in (data["old"], data["new"])} == {
+        ("latency", "dp")
+    }
+    plan = json.loads(path.read_text())
+    assert data["old"]["plan"]["figures"] == plan["figures"]
+    path.write_text(json.dumps({**plan, "inputs": {}}))
+    assert run(["whatif", "aws10", str(path), "--set", "job.batch=8"]) == 2
+    assert "does not say which job" in capsys.readouterr().err

@@ -12,11 +12,13 @@ import click
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import time_limit_s
 from strata.cli.whatif_serve_table import serving_changes
-from strata.errors import OutOfTime
+from strata.errors import OutOfTime, UsageError
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 if TYPE_CHECKING:
+    from strata.serving.planning.allocate import Strategy
+    from strata.serving.planning.goal import Goal
     from strata.training.plan.report import TrainingPlanReport
 
 _NONE: Final = "-"
@@ -48,6 +50,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     strata whatif fleet.yaml job.yaml --set domain.West=none --set job.minimize=cost
     strata whatif aws10 serve-llama-3.1-70b --set job.precision.weights=fp8
 
+    A saved serving plan may stand for its JOB: both are then planned for its goal, by its strategy.
     `link.A-B=none` and `domain.NAME=none` take a link or a domain away; a link that is not there is added by
     its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
     """
@@ -59,13 +62,13 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
 
 
 def _is_serving(job: str) -> bool:
-    """Whether a job is one to be served: what its file says, or where it is bundled."""
+    """Whether a job is one to be served, or a saved plan of one: what its file says, or where it is bundled."""
     from strata.files import read_document
     from strata.workload.serving_schema import BUNDLED_SERVING_JOBS
 
     if Path(job).is_file():
         data = read_document(job).data
-        return isinstance(data, dict) and data.get("kind") == "ServingJob"
+        return isinstance(data, dict) and data.get("kind") in ("ServingJob", "ServingPlan")
     return (BUNDLED_SERVING_JOBS / f"{job}.yaml").is_file()
 
 
@@ -75,13 +78,21 @@ def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) ->
     from strata.serving.planning.whatif import apply, compare
     from strata.workload.serving_schema import load_serving_job
 
+    goal, strategy, job = _asked(job)
     before = load_fleet(fleet), load_serving_job(job)
     new_fleet, new_job, changes = apply(*before, settings)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
         with progress(label):
             answers.append(
-                plan_serving(hardware, work, clock=time.perf_counter, strategy=work.strategy, time_limit_s=limit_s)
+                plan_serving(
+                    hardware,
+                    work,
+                    clock=time.perf_counter,
+                    strategy=strategy or work.strategy,
+                    goal=goal,
+                    time_limit_s=limit_s,
+                )
             )
     comparison = compare(*answers)
     old, new = (
@@ -95,6 +106,20 @@ def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) ->
         "difference": comparison.to_dict(),
         "text": comparison.text,
     }
+
+
+def _asked(job: str) -> tuple[Goal, Strategy | None, str]:
+    """Return goal, strategy and job of a saved plan; of a job itself the usual goal and no strategy."""
+    from strata.files import read_document
+    from strata.serving.planning.goal import Goal
+    from strata.serving.planning.planfile import read_serving_plan
+
+    if not Path(job).is_file() or read_document(job).data.get("kind") != "ServingPlan":
+        return Goal.BOTH, None, job
+    plan = read_serving_plan(job)
+    if "job" not in plan.inputs:
+        raise UsageError(f"{job} does not say which job it was made for", hint="strata whatif FLEET JOB --set ...")
+    return plan.goal, plan.strategy, plan.inputs["job"]
 
 
 def _serving_side(answer: dict[str, Any]) -> dict[str, Any]:
