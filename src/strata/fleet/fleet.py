@@ -107,8 +107,10 @@ class Fleet:
     domains: tuple[Domain, ...]
     links: Mapping[Pair, Link]
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    _matrices: dict[str, Floats] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_matrices", {})
         object.__setattr__(self, "_index", {domain.name: i for i, domain in enumerate(self.domains)})
 
     def domain(self, name: str) -> Domain:
@@ -141,11 +143,13 @@ class Fleet:
         return self._matrix("price_usd_per_byte", missing=0.0, diagonal=0.0)
 
     def _matrix(self, attribute: str, *, missing: float, diagonal: float) -> Floats:
-        matrix = np.full((len(self.domains), len(self.domains)), missing)
-        np.fill_diagonal(matrix, diagonal)
-        for (source, dest), link in self.links.items():
-            matrix[self._index[source], self._index[dest]] = getattr(link, attribute)
-        return matrix
+        if attribute not in self._matrices:
+            matrix = np.full((len(self.domains), len(self.domains)), missing)
+            np.fill_diagonal(matrix, diagonal)
+            for (source, dest), link in self.links.items():
+                matrix[self._index[source], self._index[dest]] = getattr(link, attribute)
+            self._matrices[attribute] = matrix
+        return self._matrices[attribute].copy()
 
     def only(self, names: Iterable[str]) -> Fleet:
         """Return the fleet of some of its domains, order kept."""

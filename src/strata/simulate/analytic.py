@@ -517,6 +517,9 @@ def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats,
     Links are independent and used at the same time: B_rq = min over domain pairs of B_ab / share of (a, b).
     """
     count = len(groups)
+    if all(len(group) == 1 for group in groups):
+        pick = np.ix_(*[[fleet.index(name) for [(name, _, _)] in groups]] * 2)
+        return fleet.bandwidth_bytes_per_s()[pick], fleet.latency_s()[pick]
     bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
     for r, q, pair, share in exchanged(groups):
         link = fleet.links.get(pair)

@@ -16,7 +16,7 @@ from strata.errors import OutOfTime
 from strata.fleet.fleet import Fleet
 from strata.training.plan import explain, relax
 from strata.training.plan.exact import wide
-from strata.training.plan.exact.alone import best_alone
+from strata.training.plan.exact.alone import first_plan
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.search import Evaluated, Search, SearchResult
 from strata.training.plan.objective import Scales, check_prices, money, score_report
@@ -137,8 +137,8 @@ def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, ran
     if count == 0:
         return SearchResult()
     if count <= POOL:
-        result = best_alone(problem, scales, clock=clock, deadline=deadline)
-        if count > 1 and not result.interrupted:
+        result = first_plan(problem, scales, clock=clock)
+        if not result.interrupted:
             every = Search(problem, scales, range(count), clock=clock, deadline=deadline)
             result.merge(every.run(so_far=result, rank=rank, keeps_best=True))
         return result

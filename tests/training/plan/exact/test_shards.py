@@ -35,7 +35,7 @@ def test_no_sharing_beats_its_bounds(seed):
     problem = Problem.of(*small_case(seed))
     for space, (way, group), plan, report in sharings(problem):
         assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
-        assert space.free_bound() <= report.step_time_s * (1 + EPS)
+        assert space.free_bound_s <= report.step_time_s * (1 + EPS)
         assert space.bounds()[way, group] * space.least_usd(group) <= money(report) * (1 + EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
@@ -170,3 +170,22 @@ def same_shape(one, other):
 
 def classic(stages):
     return tuple(replace(stage, warmup=len(stages) - 1 - k) for k, stage in enumerate(stages))
+
+
+def test_of_many_domains_the_fast_ones_with_fast_links_between_them_are_a_group():
+    cards = [card("slow", tflops=50), card("fast", tflops=400)]
+    domains = [domain(f"d{i:02d}", accelerator=cards[i % 2]) for i in range(14)]
+    near = {f"d{i:02d}" for i in range(1, 9, 2)}
+    links = [
+        each
+        for a, b in combinations([one.name for one in domains], 2)
+        for each in link(a, b, 100 if {a, b} <= near else 1, 10)
+    ]
+    problem = Problem.of(fleet(*domains, links=links), job())
+    names = {
+        frozenset(problem.fleet.domains[unit[0]].name for unit in group)
+        for group in ShardSpace(problem, everything(problem)).groups
+    }
+    assert near in names
+    assert {f"d{i:02d}" for i in range(1, 14, 2)} in names
+    assert len(names) < 200

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.search import Search, SearchResult
+from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales
 
 TOGETHER: Final = 32
@@ -36,39 +36,44 @@ class SingleDomains(ChainSpace):
         return none, none, none, none
 
 
-def best_alone(
-    problem: Problem, scales: Scales, *, clock: Clock, deadline: float, until: float = np.inf
-) -> SearchResult:
-    """Return the best plan in one domain, the domains that could be fastest first.
+def first_plan(problem: Problem, scales: Scales, *, clock: Clock) -> SearchResult:
+    """Return one of the best plans in the fastest domain that holds the job alone; nothing where none does.
 
-    Until there is a plan no limit holds, since one domain takes some hundredths of a second; from then on domains
-    are searched until `until`, and the bound, on any plan in one domain, is -inf where some were not.
+    No limit holds before: one domain takes some hundredths of a second. Nothing is proved, so the bound is open.
     """
-    result = SearchResult()
     for members in _batches(problem):
-        has_plan = bool(result.by_set)
-        if result.interrupted or (has_plan and clock() > until):
+        search = _search(problem, scales, members, clock=clock, deadline=-np.inf, needs_plan=True)
+        tried = search.run(keeps_best=True)
+        if tried.by_set or tried.interrupted:
+            return SearchResult(by_set=tried.by_set, evaluated=tried.evaluated, interrupted=tried.interrupted)
+    return SearchResult()
+
+
+def best_alone(
+    problem: Problem, scales: Scales, *, clock: Clock, deadline: float, so_far: SearchResult
+) -> SearchResult:
+    """Return what in one domain is better than the plans `so_far`, and the bound on any plan in one domain.
+
+    The domains that could be fastest come first; each lot of like ones has its share of the time.
+    """
+    result, batches = SearchResult(), list(_batches(problem))
+    for done, members in enumerate(batches):
+        until = clock() + (deadline - clock()) / (len(batches) - done)
+        known = so_far if so_far.best_score <= result.best_score else result
+        search = _search(problem, scales, members, clock=clock, deadline=until)
+        result.merge(search.run(so_far=known, keeps_best=True))
+        if result.interrupted:
             result.bound = -np.inf
             break
-        search = Search(
-            problem, scales, (), clock=clock, deadline=deadline, needs_plan=not has_plan,
-            chains=SingleDomains(problem, members),
-        )  # fmt: skip
-        result.merge(search.run(so_far=result, keeps_best=True))
-    result.stopped |= clock() > deadline
     return result
 
 
-def speeds(problem: Problem) -> Floats:
-    """Return how many samples per second each domain could work through with all its devices busy."""
-    kinds = problem.representatives
-    each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
-    of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
-    best = np.zeros(len(problem.fleet.domains))
-    for config in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.configs}.values():
-        slots = np.array([problem.slots(problem.fleet.domains[i], config.tensor_parallel) for i in kinds])[of_kind]
-        best = np.maximum(best, slots * config.microbatch_size / problem.compute_cost(config).work_s)
-    return best
+def _search(
+    problem: Problem, scales: Scales, members: tuple[int, ...],
+    *, clock: Clock, deadline: float, needs_plan: bool = False,
+) -> Search:  # fmt: skip
+    chains = SingleDomains(problem, members)
+    return Search(problem, scales, (), clock=clock, deadline=deadline, needs_plan=needs_plan, chains=chains)
 
 
 def _batches(problem: Problem) -> Iterator[tuple[int, ...]]:

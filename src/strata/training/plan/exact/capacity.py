@@ -21,8 +21,11 @@ GRID: Final = 480
 STEP: Final = 1.01
 """Time limits at which samples are tabulated: 1 % apart over a range of 118."""
 
-LEVELS: Final = 6
-"""Levels of hidden time at most."""
+LEVELS: Final = 16
+"""Levels of hidden time at most, each as many times the one before."""
+
+CELLS: Final = 2**20
+"""Units, levels and limits together at most: of very many units there are fewer levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class UnitCapacity:
         rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in units)
         limits: Floats = batch / (rate or 1.0) * STEP ** np.arange(GRID, dtype=np.float64)
         hidden = np.unique([0.0, *(way.hidden_s for ways in shapes for way in ways)])
-        edges = np.unique(np.linspace(0, len(hidden), min(LEVELS, len(hidden)) + 1).astype(int))
+        edges = _edges(hidden, min(LEVELS, max(1, CELLS // (GRID * max(1, len(units))))))
         samples = np.zeros((len(shapes), len(edges) - 1, GRID))
         first = np.full(samples.shape[:2], np.inf)
         for row, ways in enumerate(shapes):
@@ -88,3 +91,11 @@ class UnitCapacity:
         """Return the bound on the step time [G] from the time of the work [G, levels] and of the sum [G]."""
         exposed = np.maximum(0.0, sum_s[:, None] - self.hides_s) / local_steps
         return np.asarray((work_s * eta(local_steps) + exposed).min(axis=1))
+
+
+def _edges(hidden: Floats, levels: int) -> Ints:
+    """Return where levels begin among rising `hidden` times, the first of which is 0, and where the last ends."""
+    if len(hidden) == 1:
+        return np.array([0, 1])
+    steps = np.geomspace(hidden[1], hidden[-1] * (1 + 1e-9), levels + 1)[1:-1]
+    return np.unique(np.concatenate([[0], np.searchsorted(hidden, steps), [len(hidden)]]))

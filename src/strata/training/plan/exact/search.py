@@ -401,7 +401,8 @@ class Search:
         return list(numbers), rows
 
     def _is_late(self) -> bool:
-        return self.clock() > self.deadline and (bool(self.result.by_set) or not self.needs_plan)
+        is_owed = self.needs_plan and not self.result.by_set and not self.result.missed
+        return self.clock() > self.deadline and not is_owed
 
     def _check_time(self) -> None:
         if self._is_late():

@@ -13,17 +13,21 @@ from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats
+from strata.arrays import Bools, Floats, Ints
 from strata.clock import Check, unlimited
 from strata.training.plan.exact.capacity import UnitCapacity
 from strata.training.plan.exact.gradient_sums import least_of_any_s, least_of_groups_s
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
+from strata.training.plan.exact.speed import speeds
 from strata.training.plan.exact.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
 Way = tuple[int, Recompute, float, int]
+
+SPEEDS: Final = 4
+"""Speeds down to which domains are looked at without the slower ones."""
 
 EVERY: Final = 1 << 16
 """More shapes than a unit has."""
@@ -87,16 +91,26 @@ class ShardSpace:
         return tuple(groups)
 
     def _likely_groups(self) -> tuple[tuple[Unit, ...], ...]:
-        """Return the first 2, 3, … domains by size, by egress, and by closeness to each domain."""
-        domains, bandwidth = self.problem.fleet.domains, self._bandwidth
-        size = np.array([domains[i].num_devices for i in self.members], dtype=float)
+        """Return groups by speed, by egress, as cliques of fast links, and near each domain.
+
+        A direct sum is as fast as the slowest links of its members, and a batch shared among unlike domains in
+        whole microbatches is as slow as the slow ones' rounding: so there are cliques of all domains and of those
+        alone that are as fast as the fastest, the next, … Of those near a domain, sizes grow by half.
+        """
+        bandwidth, speed = self._bandwidth, speeds(self.problem)[list(self.members)]
         near = bandwidth[np.ix_(self.members, self.members)]
         near = np.minimum(near, near.T)
-        orders = [np.argsort(-size, kind="stable"), np.argsort(-near.sum(axis=1) * size, kind="stable")]
+        orders = [np.argsort(-speed, kind="stable"), np.argsort(-near.sum(axis=1) * speed, kind="stable")]
+        orders += [_cliques(near, np.flatnonzero(speed >= least)) for least in np.unique(speed)[::-1][:SPEEDS]]
+        orders.append(_cliques(near, np.arange(len(near))))
+        picked = {frozenset(order[:count].tolist()) for order in orders for count in range(2, len(order) + 1)}
         for hub in range(len(self.members)):
             linked = np.argsort(-near[hub], kind="stable")
-            orders.append(np.array([hub, *(k for k in linked if k != hub and near[hub, k] > 0)]))
-        picked = {frozenset(order[:count].tolist()) for order in orders for count in range(2, len(order) + 1)}
+            order = [hub, *(int(k) for k in linked if k != hub and near[hub, k] > 0)]
+            count = 2
+            while count <= len(order):
+                picked.add(frozenset(order[:count]))
+                count += max(1, count // 2)
         return tuple(tuple((self.members[k],) for k in sorted(group)) for group in sorted(picked, key=sorted))
 
     @cached_property
@@ -178,7 +192,8 @@ class ShardSpace:
             self._capacities[key] = UnitCapacity.of(shapes, kinds, batch=self.problem.job.global_batch)
         return self._capacities[key]
 
-    def free_bound(self) -> float:
+    @cached_property
+    def free_bound_s(self) -> float:
         """Return a bound on the step time of any sharing of any of the units, whatever their number.
 
         The D units that work fastest take part, over the links of the D that are best joined (see `bounds`).
@@ -271,21 +286,38 @@ class ShardSpace:
         return plan.with_samples(self.problem.job.global_batch)
 
 
+def _cliques(near: Floats, members: Ints) -> Ints:
+    """Return members of bandwidths [K, K], ordered so that without the last ones those left have faster links.
+
+    The one whose slowest link to the others is slowest is dropped first.
+    """
+    left, dropped = list(members.tolist()), []
+    apart = near + np.diag(np.full(len(near), np.inf))
+    while left:
+        inside = np.sort(apart[np.ix_(left, left)], axis=1)
+        # Both ends of a slow link have the same slowest one: the next slowest decides.
+        dropped.append(left.pop(int(np.lexsort(inside.T[::-1])[0])))
+    return np.array(dropped[::-1], dtype=np.int64)
+
+
 def _least_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:
     """Return for each level the time within which shapes that hide so much [s] work through the batch."""
     fill, period, samples = _figures(ways)
     hidden = np.zeros_like(fill)
     for row, unit in enumerate(ways):
         hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
+    # Units of a kind have like shapes and are worked out once.
+    rows, counts = np.unique(np.stack([fill, period, samples, hidden]), axis=1, return_counts=True)
+    fill, period, samples, hidden = rows
     able = hidden >= levels[:, None, None]
     low: Floats = np.zeros(len(levels))
     once = np.where(able & (samples > 0), fill + period * batch / np.maximum(samples, 1e-300), np.inf)
     high = once.min(axis=(1, 2), initial=np.inf)
     while (high - low > 1e-4 * high).any():
         middle = (low + high) / 2
-        counts = np.floor((middle[:, None, None] - fill) / period + 1 + 1e-9)
-        taken = np.where(able & (counts > 0), counts * samples, 0.0)
-        enough = taken.max(axis=2).sum(axis=1) >= batch
+        most = np.floor((middle[:, None, None] - fill) / period + 1 + 1e-9)
+        taken = np.where(able & (most > 0), most * samples, 0.0)
+        enough = taken.max(axis=2) @ counts >= batch
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
     return np.asarray(high)
 

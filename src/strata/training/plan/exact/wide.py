@@ -14,62 +14,70 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Clock
 from strata.simulate.screening import any_split_bound_s
-from strata.training.plan.exact.alone import best_alone, speeds
+from strata.training.plan.exact.alone import best_alone, first_plan
 from strata.training.plan.exact.chain import CHUNKS, least_path_share
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import TOLERANCE, Search, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales, score
 from strata.workload.job import Schedule
 
-SHARED: Final = 62
-"""Domains that a batch is shared between at most: groups of more grow with the square of the fleet."""
+SHARED: Final = 128
+"""Domains that a batch is shared between at most."""
 
 ALONE_SHARE: Final = 0.25
-"""Of the time, for domains alone: the pools hold the fastest of them once more."""
+"""Of the time that is left, for domains alone: the pools hold the fastest of them once more."""
 
 MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
 
 
 def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> SearchResult:
-    """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan.
+    """Return the best plan of any one domain, sharing over all domains or pipeline of the pools, with a bound.
 
-    The best single domain comes first, so that there is a plan within a second whatever the fleet's size; then the
-    bound, so that a search that is stopped has one; what takes longer then starts only while there is time.
+    A plan in one domain comes first, so that there is one within a second whatever the fleet's size; then the
+    bound, so that a search that is stopped has it; what takes longer then starts only while there is time.
     """
-    result = best_alone(
-        problem, scales, clock=clock, deadline=deadline, until=clock() + ALONE_SHARE * (deadline - clock())
-    )
-    alone, least = result.bound, -np.inf
+    result, least = first_plan(problem, scales, clock=clock), -np.inf
     try:
-        if not result.stopped:
+        if not result.interrupted and clock() <= deadline:
             members = tuple(range(len(problem.fleet.domains)))
             shards = ShardSpace(problem, members)
-            least = bound(problem, scales, shards, alone=alone)
-            near = shards if len(members) <= SHARED else ShardSpace(problem, tuple(_most_worth(problem)))
-            _join(problem, scales, near, result, least=least, clock=clock, deadline=deadline, rank=rank)
+            least = bound(problem, scales, shards)
+            least = _join(problem, scales, shards, result, least, clock=clock, deadline=deadline, rank=rank)
     except KeyboardInterrupt:
         if not result.by_set:
             raise
-        result.stopped = result.interrupted = True
+        result.interrupted = True
+    result.stopped |= result.interrupted or clock() > deadline
     result.bound = min(least, result.best_score)
     return result
 
 
 def _join(
-    problem: Problem, scales: Scales, shards: ShardSpace, result: SearchResult,
-    *, least: float, clock: Clock, deadline: float, rank: int,
-) -> None:  # fmt: skip
-    """Add to `result` the best sharing and the best plan of each pool, until none can be better or time is out."""
+    problem: Problem, scales: Scales, shards: ShardSpace, result: SearchResult, least: float,
+    *, clock: Clock, deadline: float, rank: int,
+) -> float:  # fmt: skip
+    """Add to `result` the best sharing, domain and plan of each pool, until none can be better or time is out.
+
+    Returns the bound on any plan: `least`, or a closer one where domains alone were searched.
+    """
 
     def is_over() -> bool:
         result.stopped |= clock() > deadline
         return result.stopped or result.best_score * (1 - TOLERANCE) <= least
 
     if not is_over():
-        shared = Search(problem, scales, (), clock=clock, deadline=deadline, shards=shards)
+        near = shards if len(shards.members) <= SHARED else ShardSpace(problem, tuple(_most_worth(problem)))
+        shared = Search(problem, scales, (), clock=clock, deadline=deadline, shards=near)
         result.merge(shared.run(so_far=result, keeps_best=True))
+    if not is_over():
+        until = clock() + ALONE_SHARE * (deadline - clock())
+        alone = best_alone(problem, scales, clock=clock, deadline=until, so_far=result)
+        least = max(least, bound(problem, scales, shards, alone=alone.bound))
+        alone.stopped = alone.interrupted  # what is not proved of them, their bound says
+        result.merge(alone)
     queue, tried = first_pools(problem), set[frozenset[int]]()
     while queue and not is_over():
         pool = queue.pop(0)
@@ -81,6 +89,7 @@ def _join(
         result.merge(pooled.run(so_far=result, rank=rank if len(tried) == 1 else 0, keeps_best=True))
         if result.best_score < before:
             queue = [*_around_best(problem, result), *queue]
+    return least
 
 
 def _most_worth(problem: Problem) -> list[int]:
@@ -126,7 +135,7 @@ def bound(problem: Problem, scales: Scales, shards: ShardSpace, *, alone: float 
     `alone` is the score that no plan in one domain can beat, -inf where none is known.
     """
     is_known = alone > -np.inf
-    step_s = min(_chain_bound(problem, fewest=2 if is_known else 1), shards.free_bound())
+    step_s = min(_chain_bound(problem, fewest=2 if is_known else 1), shards.free_bound_s)
     joined = float(score(problem.job, scales, step_s, 1.0, _least_usd(problem))) if step_s < np.inf else np.inf
     return min(joined, alone) if is_known else joined
 

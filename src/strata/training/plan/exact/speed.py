@@ -1,0 +1,22 @@
+"""How fast domains could work at best: what orders them where not all can be tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from strata.arrays import Floats
+from strata.training.plan.exact.problem import Problem
+
+
+def speeds(problem: Problem) -> Floats:
+    """Return how many samples per second each domain could work through with all its devices busy."""
+    kinds = problem.representatives
+    each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
+    of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
+    best = np.zeros(len(problem.fleet.domains))
+    for config in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.configs}.values():
+        slots = np.array([problem.slots(problem.fleet.domains[i], config.tensor_parallel) for i in kinds])[of_kind]
+        best = np.maximum(best, slots * config.microbatch_size / problem.compute_cost(config).work_s)
+    return best
