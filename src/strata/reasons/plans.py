@@ -58,7 +58,7 @@ PLANS: Final[Meanings] = {
         "Every device of a stage holds whole attention heads.",
         "Use a tensor degree that divides them."),
     "batch-differs": Meaning("works through {samples} samples a step where the job's global batch is {batch}",
-        "Copies times microbatches times microbatch size is the global batch, but for a short last microbatch.",
+        "A step works through the global batch, no more and no less; a copy's last microbatch may be short.",
         "Change the number of microbatches, or the job's global_batch."),
     "pins-not-kept": Meaning("the job fixes parallel: {pins}, and the plan differs",
         "The job's `parallel:` and the plan contradict each other.",

@@ -69,6 +69,12 @@ def test_copies_in_several_domains_are_a_pipeline_each(layout):
     assert tokens(plan) == []
 
 
+def test_a_last_microbatch_may_be_short_and_none_may_be_missing(layout):
+    assert tokens(layout("domain: a\ndata: 2\nmicrobatch: 3\n")) == []
+    assert tokens(layout("domain: a\ndata: 2\nmicrobatches: 20\n")) == ["batch-differs"]
+    assert tokens(layout("domain: a\ndata: 2\nmicrobatches: 8\n")) == ["batch-differs"]
+
+
 def test_latency_aware_warm_ups_are_those_the_planner_takes(layout):
     plan = layout("domains: [a, b]\npipeline: 2\nschedule: 1f1b-la\n")
     assert plan.pipelines[0].stages[0].warmup > 1

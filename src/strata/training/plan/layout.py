@@ -78,6 +78,8 @@ def layout_plan(document: Document, model: StepModel) -> TrainingPlan:
     plan = TrainingPlan(
         pipelines, file.microbatch, file.schedule, file.recompute, file.zero, virtual_stages=file.virtual_stages
     )
+    if 0 <= plan.num_samples - model.job.global_batch < file.microbatch * file.data:
+        plan = plan.with_samples(model.job.global_batch)  # last microbatches are short
     return _deeper(model, plan) if file.schedule is Schedule.LATENCY_AWARE else plan
 
 

@@ -92,11 +92,11 @@ def _memory(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
 
 
 def _batch(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
-    """Yield that a plan does not work through the job's batch; the last microbatch of a copy may be short."""
-    most = plan.num_samples
-    last = sum(pipeline.replicas for pipeline in plan.pipelines) * plan.microbatch_size
-    if not most - last < job.global_batch <= most:
-        yield Reason("batch-differs", "", {"samples": most, "batch": job.global_batch})
+    """Yield that a plan does not work through the job's batch, or a pipeline through more than it has room for."""
+    room = [pipeline.replicas * pipeline.microbatches * plan.microbatch_size for pipeline in plan.pipelines]
+    samples = sum(min(plan.samples(p), most) for p, most in zip(plan.pipelines, room, strict=True))
+    if samples != job.global_batch:
+        yield Reason("batch-differs", "", {"samples": samples, "batch": job.global_batch})
 
 
 def _job_limits(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
