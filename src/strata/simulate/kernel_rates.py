@@ -58,8 +58,8 @@ class ReachedShares:
 
 
 SHARES: Final[dict[str, ReachedShares]] = {
-    "A100": ReachedShares(matmul=0.733, flash_attention=0.60),
-    "H100": ReachedShares(matmul=0.629, flash_attention=0.33, matmul_fp8=0.72),
+    "A100": ReachedShares(matmul=0.716, flash_attention=0.60),
+    "H100": ReachedShares(matmul=0.600, flash_attention=0.33, matmul_fp8=0.74),
 }
 UNKNOWN: Final = ReachedShares(matmul=0.65, flash_attention=0.33)
 """Of cards no run was fitted to: assumed."""
@@ -69,12 +69,12 @@ FAMILIES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Cards with the same processors, by the beginning of their names."""
 
-ATTENTION_SHARE: Final = 0.563
+ATTENTION_SHARE: Final = 0.57
 """Of what flash attention does alone, in training with it: fitted."""
 ATTENTION_SHARE_FP8: Final = 0.5
 """Of peak, of the kernel that FP8 software comes with."""
 
-SUMS_FACTOR: Final = 1.9
+SUMS_FACTOR: Final = 1.7
 """Fitted: rings reach less than the nominal bandwidth, and kernels wait for each other around them."""
 SUMS_FACTOR_FP8: Final = 0.5
 """FP8 software hides three quarters of a sum behind the products (Transformer Engine's overlap): assumed."""
