@@ -34,6 +34,8 @@ SAMPLES = {
     "devices-short": {"used": 32, "have": 16},
     "tensor-across-nodes": {"ranks": 16, "devices": 8},
     "heads-not-divided": {"ranks": 5, "heads": 32},
+    "context-not-divided": {"ranks": 3, "count": 8192, "what": "tokens of a sequence"},
+    "experts-not-divided": {"ranks": 3, "count": 128, "what": "experts"},
     "batch-differs": {"samples": 64, "batch": 512},
     "pins-not-kept": {"pins": "tensor 8"},
     "not-asked": {"choice": "zero 3"},

@@ -21,7 +21,7 @@ def test_what_the_page_names_exists(name):
     assert operator.attrgetter(attribute)(importlib.import_module(f"strata.{module}"))
 
 
-@pytest.mark.parametrize("room", ["screening", "pipeline", "collective", "copies", "memory"])
+@pytest.mark.parametrize("room", ["screening", "pipeline", "collective", "copies", "memory", "splitting"])
 def test_every_public_function_and_class_of_the_step_time_is_on_the_page(room):
     module = importlib.import_module(f"strata.simulate.{room}")
     public = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
-from strata.simulate.copies import copy_exchange
+from strata.simulate.copies import SharedWeights, copy_exchange
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job, layers
 
@@ -20,8 +20,9 @@ RING = 7 / 8 / 300e9  # an all-gather of 8 copies in a node [s/B]
 
 def exchange(zero_stage, *, n=4, forward_s=0.01, weight_bytes=1e9, replicas=8, shard_group=None, site=SITE):
     return copy_exchange(
-        site, np.full(n, forward_s), np.full(n, 2 * forward_s), np.full(n, weight_bytes),
-        replicas=replicas, copy_devices=1, zero_stage=zero_stage, shard_group=shard_group,
+        site, np.full(n, forward_s), np.full(n, 2 * forward_s),
+        [SharedWeights(np.full(n, weight_bytes), replicas, copy_devices=1)],
+        zero_stage=zero_stage, shard_group=shard_group,
     )  # fmt: skip
 
 

@@ -21,12 +21,13 @@ from strata.fleet.fleet import Domain, Fleet, Pair
 from strata.simulate import screening
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
-from strata.simulate.copies import CopyExchange, copy_exchange
-from strata.simulate.memory import StageShape, stage_bytes
+from strata.simulate.copies import CopyExchange, SharedWeights, copy_exchange
+from strata.simulate.memory import StageShape, kept_bytes, stage_bytes
 from strata.simulate.order import orders
 from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.report import StageReport, StepReport
+from strata.simulate.splitting import context_s, experts_s, offload_s, selective_s
 from strata.simulate.traffic import Hop, hops, links_used
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -70,7 +71,7 @@ class StepModel:
 
     def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
         self.fleet, self.job = fleet, job
-        self._layers: dict[tuple[str, int, int, Recompute], LayerSums | None] = {}
+        self._layers: dict[tuple[str, int, float, Recompute, int], LayerSums | None] = {}
         self._like: dict[object, LayerSums | None] = {}
         self._sums: dict[object, AllReduce] = {}
         self._exchanges: dict[object, CopyExchange] = {}
@@ -78,17 +79,22 @@ class StepModel:
         self._details: dict[TrainingPlan, StepReport] = {}
 
     def layers(
-        self, domain: Domain, tensor_parallel: int, microbatch_size: int, recompute: Recompute
+        self,
+        domain: Domain,
+        tensor_parallel: int,
+        microbatch_size: float,
+        recompute: Recompute,
+        expert_parallel: int = 1,
     ) -> LayerSums | None:
         """Return prefix sums of layer times in `domain`, or None where its speed is not known."""
-        key = (domain.name, tensor_parallel, microbatch_size, recompute)
+        key = (domain.name, tensor_parallel, microbatch_size, recompute, expert_parallel)
         if key not in self._layers:
             # Like devices in like nodes take the same time, whatever their domain.
             like = (domain.accelerator, domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s, *key[1:])
             if like not in self._like:
                 self._like[like] = layer_times(
                     self.job, domain, tensor_parallel=tensor_parallel,
-                    microbatch_size=microbatch_size, recompute=recompute,
+                    microbatch_size=microbatch_size, recompute=recompute, expert_parallel=expert_parallel,
                 )  # fmt: skip
             self._layers[key] = self._like[like]
         return self._layers[key]
@@ -116,8 +122,6 @@ class StepModel:
     def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:
         """Return what one microbatch of one copy costs on each stage and each hop."""
         forward, backward, useful, update, sync, gather = [], [], [], 0.0, 0.0, 0.0
-        # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
-        shards = plan.state_shards(pipeline)
         devices = pipeline.devices()
         for stage in pipeline.stages:
             layers = self._stage_layers(plan, stage)
@@ -127,7 +131,10 @@ class StepModel:
             forward.append(exchange.forward_s)
             backward.append(exchange.backward_s)
             useful.append(float(layers.useful[z] - layers.useful[a]))
-            update = max(update, float(layers.update[z] - layers.update[a]) / shards)
+            # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
+            held_s = float(layers.update[z] - layers.update[a]) / self._expert_saving(plan, stage)
+            shards = plan.state_shards(pipeline)
+            update = max(update, held_s / shards)
             sync, gather = max(sync, exchange.sum_s), max(gather, exchange.gather_s)
         boundary = self.job.layers.boundary_bytes
         sizes = [
@@ -143,23 +150,78 @@ class StepModel:
     def exchange(self, plan: TrainingPlan, stage: Stage, *, replicas: int, copy_devices: int) -> CopyExchange:
         """Return the work of a stage with what its copies exchange; one takes `copy_devices` of the domain."""
         layers, a, z = self._stage_layers(plan, stage), stage.first_layer, stage.first_layer + stage.num_layers
-        if replicas == 1:
+        if replicas == 1 and _works_alone(plan, stage):
             return CopyExchange(
                 float(layers.forward[z] - layers.forward[a]), float(layers.backward[z] - layers.backward[a])
             )
         key = (
-            stage.domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute, a, z,
-            replicas, copy_devices, plan.zero_stage, plan.shard_group,
+            stage.domain, a, z, stage.tensor_parallel, stage.context_parallel, replicas, copy_devices,
+            plan.microbatch_size, plan.recompute, plan.zero_stage, plan.shard_group, plan.context_exchange,
+            plan.expert_parallel, plan.recompute_layers, plan.activation_offload,
         )  # fmt: skip
         if key not in self._exchanges:
-            weights = self.job.layers.params[a:z] * (self.job.element_bytes / stage.tensor_parallel)
-            self._exchanges[key] = copy_exchange(
-                self.fleet.domain(stage.domain),
-                np.diff(layers.forward[a : z + 1]), np.diff(layers.backward[a : z + 1]), weights,
-                replicas=replicas, copy_devices=copy_devices,
+            domain = self.fleet.domain(stage.domain)
+            forward, backward = self._layers_s(plan, stage, copy_devices)
+            done = copy_exchange(
+                domain, forward, backward, self._shared_weights(plan, stage, replicas, copy_devices),
                 zero_stage=plan.zero_stage, shard_group=plan.shard_group,
             )  # fmt: skip
+            if plan.activation_offload:
+                kept = kept_bytes(self.job.layers, plan.recompute, plan.recompute_layers, a)[a:z].sum()
+                away_s = offload_s(plan, float(kept) * plan.microbatch_size / stage.num_devices)
+                done = replace(
+                    done, forward_s=max(done.forward_s, away_s), backward_s=max(done.backward_s, away_s)
+                )
+            self._exchanges[key] = done
         return self._exchanges[key]
+
+    def _layers_s(self, plan: TrainingPlan, stage: Stage, copy_devices: int) -> tuple[Floats, Floats]:
+        """Return forward and backward [n] of a stage's layers, what other devices of its copy add included."""
+        a, z = stage.first_layer, stage.first_layer + stage.num_layers
+        domain, layers = self.fleet.domain(stage.domain), self._stage_layers(plan, stage)
+        forward, backward = np.diff(layers.forward[a : z + 1]), np.diff(layers.backward[a : z + 1])
+        if _works_alone(plan, stage):
+            return forward, backward
+        if plan.recompute is Recompute.FULL and plan.recompute_layers is not None:
+            plain = self._stage_layers(replace(plan, recompute=Recompute.NONE), stage)
+            once = np.diff(plain.backward[a : z + 1])
+            backward = np.concatenate([backward[: plan.recompute_layers], once[plan.recompute_layers :]])
+        work = forward, backward + selective_s(self.job, domain, stage, plan)
+        context = context_s(self.job, domain, stage, plan, work)
+        experts = experts_s(self.job, domain, stage, plan, work, copy_devices=copy_devices)
+        return work[0] + context[0] + experts[0], work[1] + context[1] + experts[1]
+
+    def _shared_weights(
+        self, plan: TrainingPlan, stage: Stage, replicas: int, copy_devices: int
+    ) -> list[SharedWeights]:
+        """Return the weights of a stage by how many devices hold the same."""
+        a, z = stage.first_layer, stage.first_layer + stage.num_layers
+        domain, context = self.fleet.domain(stage.domain), stage.context_parallel
+        side = min(context, domain.devices_per_node // stage.tensor_parallel or 1)
+        size = self.job.element_bytes / stage.tensor_parallel
+        # A single copy's ring has no more than its stage.
+        devices = copy_devices if replicas > 1 else stage.num_devices
+        params, members = self.job.layers.params[a:z], replicas * context
+        if plan.expert_parallel == 1:
+            return [SharedWeights(params * size, members, devices, side)]
+        experts = self.job.layers.exchanges.expert_params[a:z]
+        apart = max(1, plan.expert_parallel // context) * devices
+        return [
+            SharedWeights((params - experts) * size, members, devices, side),
+            SharedWeights(
+                experts * (size / plan.expert_parallel), members // plan.expert_parallel, apart,
+                max(1, side // plan.expert_parallel),
+            ),
+        ]  # fmt: skip
+
+    def _expert_saving(self, plan: TrainingPlan, stage: Stage) -> float:
+        """Return how many times fewer parameters a device updates because experts lie elsewhere, ZeRO left out."""
+        if plan.expert_parallel == 1 or plan.zero_stage:
+            return 1.0  # ZeRO shards them all in the end
+        held = slice(stage.first_layer, stage.first_layer + stage.num_layers)
+        params = self.job.layers.params[held]
+        away = self.job.layers.exchanges.expert_params[held].sum() * (1 - 1 / plan.expert_parallel)
+        return float(params.sum() / max(params.sum() - away, 1.0))
 
     def fastest_zero(self, plan: TrainingPlan, zero_stages: Sequence[int]) -> TrainingPlan | None:
         """Return the plan under the ZeRO stage that fits memory and is fastest, None where none fits.
@@ -183,7 +245,10 @@ class StepModel:
 
     def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerSums:
         domain = self.fleet.domain(stage.domain)
-        layers = self.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute)
+        size = (
+            plan.microbatch_size / stage.context_parallel if stage.context_parallel > 1 else plan.microbatch_size
+        )
+        layers = self.layers(domain, stage.tensor_parallel, size, plan.recompute, plan.expert_parallel)
         assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
         return layers
 
@@ -260,7 +325,7 @@ class StepModel:
             cost = None if cost is None or price is None else cost + count * price * step_s / 3600
         real = min(1.0, job.global_batch / plan.num_samples) / plan.microbatch_size
         busy = sum(
-            useful * real * plan.samples(pipeline) * stage.tensor_parallel
+            useful * real * plan.samples(pipeline) * stage.num_devices
             for pipeline, item in zip(plan.pipelines, times, strict=True)
             for stage, useful in zip(pipeline.stages, item.useful_s, strict=True)
         )
@@ -348,6 +413,16 @@ class StepModel:
             grades.append(Trust.ASSUMED)
         # A closed model of a real run is analytic at best, whatever its inputs.
         return worst(Trust.ANALYTIC, *grades)
+
+
+def _works_alone(plan: TrainingPlan, stage: Stage) -> bool:
+    """Whether layers take what they take on any devices of the stage's tensor-parallel degree."""
+    return (
+        stage.context_parallel == plan.expert_parallel == 1
+        and plan.recompute is not Recompute.SELECTIVE
+        and plan.recompute_layers is None
+        and not plan.activation_offload
+    )
 
 
 def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:

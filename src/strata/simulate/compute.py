@@ -57,9 +57,18 @@ def peak_flops(domain: Domain, job: TrainingJob) -> float | None:
 
 
 def layer_times(
-    job: TrainingJob, domain: Domain, *, tensor_parallel: int, microbatch_size: int, recompute: Recompute
+    job: TrainingJob,
+    domain: Domain,
+    *,
+    tensor_parallel: int,
+    microbatch_size: float,
+    recompute: Recompute,
+    expert_parallel: int = 1,
 ) -> LayerSums | None:
-    """Return per-layer times of a stage in `domain`; None where neither profile nor peak is known."""
+    """Return per-layer times of a stage in `domain`; None where neither profile nor peak is known.
+
+    A sequence in c pieces is a c-th of a microbatch on each device, that attends to all of it.
+    """
     measured = None
     if job.profile is not None:
         measured = job.profile.lookup(domain.accelerator.name, microbatch_size, tensor_parallel)
@@ -68,7 +77,7 @@ def layer_times(
         forward, backward = measured.forward_s, measured.backward_s
         useful, update, trust = forward + backward, measured.update_s, Trust.MEASURED
     else:
-        computed = _computed(job, domain, tensor_parallel, microbatch_size, recompute)
+        computed = _computed(job, domain, tensor_parallel, microbatch_size, recompute, expert_parallel)
         if computed is None:
             return None
         forward, backward, sums_factor, trust = computed
@@ -81,7 +90,7 @@ def layer_times(
 
 
 def _computed(
-    job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int, recompute: Recompute
+    job: TrainingJob, domain: Domain, ranks: int, microbatch_size: float, recompute: Recompute, experts: int
 ) -> tuple[Floats, Floats, float, Trust] | None:
     """Return forward and backward of each layer without communication, how much longer than its ring a sum takes,
     and how far to trust them; None where the card's speed is not known."""
@@ -97,7 +106,7 @@ def _computed(
     scores: Scores = "fused"
     if not job.fused_attention:
         scores = "kept" if recompute is Recompute.FULL else "recomputed"
-    shape = KernelShape(microbatch_size * job.sequence_length, job.sequence_length, ranks, scores=scores)
+    shape = KernelShape(microbatch_size * job.sequence_length, job.sequence_length, ranks, experts, scores)
     seconds = {kernels: kernel_seconds(kernels, shape, rates) for kernels in set(layers.kernels)}
     forward, backward = np.array([seconds[kernels] for kernels in layers.kernels]).T
     return forward, backward, rates.sums_factor, worst(card.trust, rates.trust)
@@ -109,7 +118,7 @@ def _is_block(job: TrainingJob) -> Floats:
     return np.array([0.0 if kind in REDUCTIONS else 1.0 for kind in job.layers.kinds])
 
 
-def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int) -> Floats:
+def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: float) -> Floats:
     count = np.array([REDUCTIONS.get(kind, REDUCTIONS_OF_A_BLOCK) for kind in job.layers.kinds])
     once = tensor_parallel_s(
         job.layers.boundary_bytes.min() * microbatch_size,

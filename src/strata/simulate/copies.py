@@ -6,6 +6,7 @@ layer ahead of the work, arXiv 2304.11277 §3.3 (FSDP). Stage 2 is FSDP that kee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,32 +30,63 @@ class CopyExchange:
     gather_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """Weights that `members` devices hold alike, one in each copy (or more: `side_by_side`, see `replica_wire`).
+
+    size_bytes: [n] of each layer on one device.
+    """
+
+    size_bytes: Floats
+    members: int
+    copy_devices: int
+    side_by_side: int = 1
+
+    def half_rings_s(self, domain: Domain, group: int | None) -> Floats:
+        """Return [n] an all-gather or a reduce-scatter of each layer, between `group` of the members if given."""
+        members = min(group or self.members, self.members)
+        if members == 1:
+            return np.zeros(len(self.size_bytes))
+        bandwidth, latency = replica_wire(
+            domain, replicas=members, copy_devices=self.copy_devices, side_by_side=self.side_by_side
+        )
+        each = (members - 1) * (self.size_bytes / members / bandwidth + latency)
+        return np.where(self.size_bytes > 0, each, 0.0)
+
+    def ring_s(self, domain: Domain, group: int = 1) -> float:
+        """Return the all-reduce of all layers between the groups of `group` members."""
+        total = float(self.size_bytes.sum())
+        if not total:
+            return 0.0
+        return replica_ring_s(
+            domain, total / group, replicas=self.members // group, copy_devices=group * self.copy_devices,
+            side_by_side=self.side_by_side,
+        )  # fmt: skip
+
+
 def copy_exchange(
     domain: Domain,
     forward_s: Floats,
     backward_s: Floats,
-    weight_bytes: Floats,
+    weights: Sequence[SharedWeights],
     *,
-    replicas: int,
-    copy_devices: int,
     zero_stage: int,
     shard_group: int | None,
 ) -> CopyExchange:
-    """Return the work of a stage whose layers [n] take so long and hold so many bytes of weights on one device.
+    """Return the work of a stage whose layers [n] take so long and whose weights are shared with other devices.
 
     `shard_group` copies share one set of shards under stage 3, and the groups sum theirs (HSDP, arXiv 2304.11277
     §3.2.2); None is all. A step's gradient sum hides behind the last backward, the gathering of new weights behind
     the first forward, layer by layer; what stage 2 and 3 exchange for each microbatch behind that one's work.
     """
-    whole, back, total = float(forward_s.sum()), float(backward_s.sum()), float(weight_bytes.sum())
-    if replicas == 1:
+    whole, back = float(forward_s.sum()), float(backward_s.sum())
+    shared = [part for part in weights if part.members > 1]
+    if not shared:
         return CopyExchange(whole, back)
     if zero_stage == 0:
-        ring = replica_ring_s(domain, total, replicas=replicas, copy_devices=copy_devices)
-        return CopyExchange(whole, back, max(0.0, ring - back))
-    group = shard_group or replicas
+        return CopyExchange(whole, back, max(0.0, sum(part.ring_s(domain) for part in shared) - back))
     # Reduce-scatter and all-gather take half an all-reduce each.
-    each = _half_rings_s(domain, weight_bytes, members=group, copy_devices=copy_devices)
+    each = sum((part.half_rings_s(domain, shard_group) for part in shared), np.zeros(len(forward_s)))
     fetched = _after(each, forward_s)
     if zero_stage == 1:
         return CopyExchange(whole, back, max(0.0, float(each.sum()) - back), fetched - whole)
@@ -64,16 +96,9 @@ def copy_exchange(
         return CopyExchange(whole, busy, _after(reversed_s, sent) - busy, fetched - whole)
     fetched_back = _after(sent, reversed_s)
     busy = max(fetched_back, 2 * float(each.sum()))
-    between = replica_ring_s(domain, total / group, replicas=replicas // group, copy_devices=group * copy_devices)
+    between = sum(part.ring_s(domain, min(shard_group or part.members, part.members)) for part in shared)
     tail = max(0.0, fetched_back + float(each[0]) - busy)
     return CopyExchange(fetched, busy, max(tail, between - back))
-
-
-def _half_rings_s(domain: Domain, sizes: Floats, *, members: int, copy_devices: int) -> Floats:
-    if members == 1:
-        return np.zeros(len(sizes))
-    bandwidth, latency = replica_wire(domain, replicas=members, copy_devices=copy_devices)
-    return np.asarray((members - 1) * (sizes / members / bandwidth + latency))
 
 
 def _after(first_s: Floats, then_s: Floats) -> float:

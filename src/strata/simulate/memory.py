@@ -16,6 +16,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.simulate.order import most_in_flight
 from strata.workload.job import Recompute, TrainingJob
+from strata.workload.layers import LayerTable
 from strata.workload.plan import Pipeline, TrainingPlan
 
 FIXED_BYTES: Final = 2e9
@@ -33,7 +34,7 @@ class StageShape:
 
     shards: copies between which ZeRO shards what it shards. in_flight: microbatches whose activations the stage
     holds at its peak; a chunk of v is one v-th of one.
-    holds_outer: the stage keeps what DiLoCo's outer optimizer needs.
+    holds_outer: the stage keeps what DiLoCo's outer optimizer needs. The rest is as in `TrainingPlan`.
     """
 
     tensor_parallel: int
@@ -43,19 +44,48 @@ class StageShape:
     zero_stage: int
     in_flight: float
     holds_outer: bool = False
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    recompute_layers: int | None = None
+    activation_offload: float = 0.0
 
     @classmethod
     def of(cls, plan: TrainingPlan, pipeline: Pipeline, position: int) -> StageShape:
         """Return the shape of the stage at a position of one of the plan's pipelines."""
+        stage = pipeline.stages[position]
         return cls(
-            tensor_parallel=pipeline.stages[position].tensor_parallel,
+            tensor_parallel=stage.tensor_parallel,
             shards=plan.state_shards(pipeline),
             microbatch_size=plan.microbatch_size,
             recompute=plan.recompute,
             zero_stage=plan.zero_stage,
             in_flight=most_in_flight(plan, pipeline, position),
             holds_outer=plan.local_steps > 1,
+            context_parallel=stage.context_parallel,
+            expert_parallel=plan.expert_parallel,
+            recompute_layers=plan.recompute_layers,
+            activation_offload=plan.activation_offload,
         )
+
+    @property
+    def samples(self) -> float:
+        """Samples of a microbatch whose activations one device holds."""
+        return self.microbatch_size / (self.tensor_parallel * self.context_parallel)
+
+
+def kept_bytes(
+    layers: LayerTable, recompute: Recompute, recompute_layers: int | None = None, first_layer: int = 0
+) -> Floats:
+    """Return per layer [L] what a sample leaves for the backward; a stage that begins at `first_layer` may
+    recompute its first layers alone."""
+    if recompute is Recompute.NONE:
+        return layers.activation_bytes
+    if recompute is Recompute.SELECTIVE:
+        return layers.activation_bytes - layers.exchanges.recomputed_bytes
+    if recompute_layers is None:
+        return layers.checkpoint_bytes
+    plain = np.arange(len(layers)) >= first_layer + recompute_layers
+    return np.where(plain, layers.activation_bytes, layers.checkpoint_bytes)
 
 
 def state_bytes(
@@ -76,44 +106,65 @@ def stage_bytes(job: TrainingJob, first_layer: int, num_layers: int, *, shape: S
 
     Activations are sharded by tensor parallelism (sequence parallelism, arXiv 2205.05198 §4.2.2).
     """
-    layers, last = job.layers, first_layer + num_layers
-    params = float(layers.params_before[last] - layers.params_before[first_layer])
-    kept = layers.activation_before if shape.recompute is Recompute.NONE else layers.checkpoint_before
-    per_microbatch = shape.microbatch_size / shape.tensor_parallel
-    total = FIXED_BYTES + params * _state_per_param(job, shape)
-    total += shape.in_flight * per_microbatch * float(kept[last] - kept[first_layer])
-    return total + float(_transient_bytes(job, shape)[first_layer:last].max())
+    part = slice(first_layer, first_layer + num_layers)
+    kept = kept_bytes(job.layers, shape.recompute, shape.recompute_layers, first_layer)[part]
+    stays = shape.in_flight * shape.samples * (1 - shape.activation_offload)
+    total = FIXED_BYTES + float(_state_bytes(job, shape)[part].sum()) + stays * float(kept.sum())
+    return total + float(_transient_bytes(job, shape)[part].max())
 
 
 def _transient_bytes(job: TrainingJob, shape: StageShape) -> Floats:
     """Return per layer [L] what is there only while a stage works on it.
 
-    Full recomputation has one layer's activations; ZeRO-3 has its weights and gradients whole, and the weights of
-    the next one, which is fetched meanwhile.
+    Recomputation has one layer's activations; ZeRO-3 has its weights and gradients whole, and the weights of the
+    next one, which is fetched meanwhile; of activations that wait elsewhere one layer's leave and one's come.
     """
-    layers, size = job.layers, shape.microbatch_size / shape.tensor_parallel
-    again = layers.activation_bytes * size if shape.recompute is Recompute.FULL else layers.params * 0.0
+    layers, size = job.layers, shape.samples
+    again = layers.params * 0.0
+    if shape.recompute is not Recompute.NONE:
+        again = (layers.activation_bytes - kept_bytes(layers, Recompute.SELECTIVE)) * size
+    if shape.recompute is Recompute.FULL:
+        again = layers.activation_bytes * size
+    if shape.activation_offload:
+        again = again + 2 * shape.activation_offload * size * layers.activation_bytes
     if shape.zero_stage >= 3 and shape.shards > 1:
-        again = again + layers.params * (3 * job.element_bytes / shape.tensor_parallel)
+        again = again + _here(layers, shape) * (3 * job.element_bytes / shape.tensor_parallel)
     return np.asarray(again)
 
 
-def _state_per_param(job: TrainingJob, shape: StageShape) -> float:
-    return state_bytes(
-        job, 1 / shape.tensor_parallel,
-        shards=shape.shards, zero_stage=shape.zero_stage, holds_outer=shape.holds_outer,
-    )  # fmt: skip
+def _here(layers: LayerTable, shape: StageShape) -> Floats:
+    """Return per layer [L] the parameters whose experts are not all elsewhere, tensor parallelism left out."""
+    if shape.expert_parallel == 1:
+        return layers.params
+    return layers.params - layers.exchanges.expert_params * (1 - 1 / shape.expert_parallel)
+
+
+def _state_bytes(job: TrainingJob, shape: StageShape) -> Floats:
+    """Return per layer [L] the bytes of weights, gradients and optimizer state on one device."""
+    layers, experts = job.layers, shape.expert_parallel
+
+    def each(shards: int) -> float:
+        return state_bytes(
+            job, 1 / shape.tensor_parallel,
+            shards=shards, zero_stage=shape.zero_stage, holds_outer=shape.holds_outer,
+        )  # fmt: skip
+
+    if experts == 1:
+        return layers.params * each(shape.shards)
+    routed = layers.exchanges.expert_params
+    # So many fewer copies of an expert share its state.
+    apart = each(max(1, shape.shards // experts)) / experts
+    return (layers.params - routed) * each(shape.shards) + routed * apart
 
 
 class StageRoom:
     """How many layers one stage can hold: the inverse of `stage_bytes`, asked thousands of times a search."""
 
     def __init__(self, job: TrainingJob, shape: StageShape, *, limit_bytes: float) -> None:
-        layers, size = job.layers, shape.microbatch_size / shape.tensor_parallel
-        full = shape.recompute is Recompute.FULL
-        kept = layers.checkpoint_before if full else layers.activation_before
-        state = _state_per_param(job, shape)
-        self._before: list[float] = (layers.params_before * state + kept * (shape.in_flight * size)).tolist()
+        assert shape.recompute_layers is None, "which layers are recomputed depends on where a stage begins"
+        kept = kept_bytes(job.layers, shape.recompute) * (1 - shape.activation_offload)
+        held = _state_bytes(job, shape) + kept * (shape.in_flight * shape.samples)
+        self._before: list[float] = [0.0, *np.cumsum(held).tolist()]
         self._again: list[float] = _transient_bytes(job, shape).tolist()
         self._room = limit_bytes - FIXED_BYTES
 

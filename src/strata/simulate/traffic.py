@@ -70,16 +70,16 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
     for here, there, size in zip(stages, stages[1:], message_bytes, strict=False):
         placed[here.domain] += 1
         if here.domain == there.domain:
-            hop = _inner_hop(fleet.domain(here.domain), here.tensor_parallel, placed[here.domain],
+            hop = _inner_hop(fleet.domain(here.domain), here.num_devices, placed[here.domain],
                              in_domain[here.domain], size)  # fmt: skip
             hops.append((hop, hop))
         else:
             copies, flows = pipeline.replicas, (crossings[here.domain], crossings[there.domain])
             hops.append((
                 wan_hop(fleet, here.domain, there.domain, size,
-                        copies=copies, ranks=here.tensor_parallel, flows=flows),
+                        copies=copies, ranks=here.num_devices, flows=flows),
                 wan_hop(fleet, there.domain, here.domain, size,
-                        copies=copies, ranks=there.tensor_parallel, flows=flows[::-1]),
+                        copies=copies, ranks=there.num_devices, flows=flows[::-1]),
             ))  # fmt: skip
     return hops
 
@@ -91,7 +91,9 @@ def _inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_b
     return Hop(message_bytes / card_bytes_per_s(domain, ranks), domain.network_latency_s)
 
 
-def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, copy_devices: int) -> float:
+def replica_ring_s(
+    domain: Domain, shard_bytes: float, *, replicas: int, copy_devices: int, side_by_side: int = 1
+) -> float:
     """Return the ring all-reduce of one device's gradient shard between the copies of a stage [s].
 
     2 (R-1)/R × bytes / bandwidth + 2 (R-1) latency (Thakur et al. 2005, §4.4). `copy_devices` is how many
@@ -99,23 +101,30 @@ def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, copy_de
     """
     if replicas == 1:
         return 0.0
-    bandwidth, latency = replica_wire(domain, replicas=replicas, copy_devices=copy_devices)
+    bandwidth, latency = replica_wire(
+        domain, replicas=replicas, copy_devices=copy_devices, side_by_side=side_by_side
+    )
     return 2 * (replicas - 1) * (shard_bytes / replicas / bandwidth + latency)
 
 
-def replica_wire(domain: Domain, *, replicas: int, copy_devices: int) -> tuple[float, float]:
+def replica_wire(
+    domain: Domain, *, replicas: int, copy_devices: int, side_by_side: int = 1
+) -> tuple[float, float]:
     """Return bandwidth [B/s] and one-way latency [s] of one device on the ring between a stage's copies.
 
     Copies lie one after another, so a ring passes all its members in a node before it leaves it: it crosses each
     node boundary once. There is a ring for every device of a copy, all at the same time, and a node's card is
     shared by those that pass through it: one for each of its devices where a copy fills the node, else one for
-    each device of a copy. (Derived; MosaicML's 13B takes as long on 16 to 64 cards as on the 8 of one node.)
+    each device of a copy. Where `side_by_side` members of a ring are neighbours in one copy (pieces of a sequence
+    have the same weights), so many fewer rings pass. (Derived; MosaicML's 13B takes as long on 16 to 64 cards as
+    on the 8 of one node.)
     """
-    if replicas * copy_devices <= domain.devices_per_node:
+    if replicas * copy_devices <= domain.devices_per_node * side_by_side:
         return domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s
-    if copy_devices >= domain.devices_per_node:
-        return domain.network_bandwidth_bytes_per_s / domain.devices_per_node, domain.network_latency_s
-    share = domain.network_bandwidth_bytes_per_s / copy_devices
+    rings = max(1.0, min(copy_devices, domain.devices_per_node) / side_by_side)
+    share = domain.network_bandwidth_bytes_per_s / rings
+    if copy_devices >= domain.devices_per_node and side_by_side == 1:
+        return share, domain.network_latency_s
     return min(share, domain.intra_bandwidth_bytes_per_s), domain.network_latency_s
 
 

@@ -23,10 +23,22 @@ class Objective(StrEnum):
 
 
 class Recompute(StrEnum):
-    """Which activations are dropped in the forward pass and computed again in the backward pass."""
+    """Which activations are dropped in the forward pass and computed again in the backward pass.
+
+    Attention scores never stay (flash attention); `selective` drops the results of norms and activation functions
+    too, `full` all but each layer's input (arXiv 2205.05198 §5).
+    """
 
     NONE = "none"
     FULL = "full"
+    SELECTIVE = "selective"
+
+
+class ContextExchange(StrEnum):
+    """How attention sees the rest of a sequence under context parallelism."""
+
+    RING = "ring"
+    ALL_TO_ALL = "all-to-all"
 
 
 class Schedule(StrEnum):
@@ -72,6 +84,7 @@ class TrainingJob:
     flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded; None:
     what
         its kernels reach, one by one.
+    expert_imbalance: tokens of the fullest expert-parallel rank over the mean.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
     fused_attention: attention is one kernel that keeps no scores (flash attention, arXiv 2205.14135).
@@ -86,6 +99,7 @@ class TrainingJob:
     num_heads: int
     global_batch: int
     precision: str = "bf16"
+    expert_imbalance: float = 1.0
     optimizer: str = "adamw"
     recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
     schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE)

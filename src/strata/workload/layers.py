@@ -12,6 +12,29 @@ from strata.workload.kernels import LayerKernels
 
 
 @dataclass(frozen=True)
+class LayerExchanges:
+    """What only some layouts ask of layers, arrays [L]; per sample, unsharded, in compute precision.
+
+    kv_bytes: keys and values. query_bytes: queries, as large as attention's output. attention_flops: those of the
+    attention square. expert_params: of routed experts. routed_bytes: what tokens take to their experts, one way.
+    routed_flops: of routed experts. recomputed_bytes: results of norms and activation functions.
+    """
+
+    kv_bytes: Floats
+    query_bytes: Floats
+    attention_flops: Floats
+    expert_params: Floats
+    routed_bytes: Floats
+    routed_flops: Floats
+    recomputed_bytes: Floats
+
+    @classmethod
+    def none(cls, count: int) -> LayerExchanges:
+        """Return those of layers that have neither attention nor experts."""
+        return cls(*(np.zeros(count) for _ in range(7)))
+
+
+@dataclass(frozen=True)
 class LayerTable:
     """Per-layer figures of one model at one sequence length; layer 0 is the embedding, the last the head.
 
@@ -20,6 +43,7 @@ class LayerTable:
     `activation_bytes` what a layer keeps for its backward without recomputation,
     `checkpoint_bytes` what it keeps with full recomputation (its input),
     `boundary_bytes` what it sends to the next layer (16-bit).
+    `only_some`: what only some layouts ask, None where it is not known and taken as nothing.
     `kernels` are what each layer computes for a token, empty where only the FLOPs are known.
     """
 
@@ -30,9 +54,15 @@ class LayerTable:
     checkpoint_bytes: Floats
     boundary_bytes: Floats
     kernels: tuple[LayerKernels, ...] = ()
+    only_some: LayerExchanges | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    @cached_property
+    def exchanges(self) -> LayerExchanges:
+        """What only some layouts ask, nothing where it is not known."""
+        return LayerExchanges.none(len(self)) if self.only_some is None else self.only_some
 
     @cached_property
     def params_before(self) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 
 from strata.decision import UNHASHED, Trust
 from strata.workload.kernels import LayerKernels, MatrixProduct
-from strata.workload.layers import LayerTable
+from strata.workload.layers import LayerExchanges, LayerTable
 
 _LOGIT_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
@@ -206,6 +206,34 @@ class ModelSpec:
             checkpoint_bytes=inputs,
             boundary_bytes=hidden,
             kernels=kernels,
+            only_some=self._exchanges(flops, s, element_bytes),
+        )
+
+    def _exchanges(self, flops: list[float], sequence_length: int, element_bytes: float) -> LayerExchanges:
+        """Return what splitting sequences and experts moves, and what `selective` computes again, per layer."""
+        s, h, kinds = sequence_length, self.hidden_size, self.kinds
+        block = np.array([kind not in ("embedding", "head") for kind in kinds], dtype=np.float64)
+        moe = np.array([kind == "moe" for kind in kinds], dtype=np.float64)
+        head_dim = self.head_dim if self.latent is None else self.latent.v_head_dim
+        matrices = np.array([s * self.token_flops(kind) for kind in kinds])
+        experts = self.experts
+        per_token, width, stored = 0, 0, 0
+        if experts is not None:
+            per_token = experts.experts_per_token
+            width = (3 if self.gated_mlp else 2) * h * experts.intermediate_size
+            stored = width * experts.num_experts
+        activated = np.full(len(kinds), float(self.intermediate_size))
+        if experts is not None:
+            routed = per_token * experts.intermediate_size + experts.shared_intermediate_size
+            activated = np.where(moe > 0, routed, activated)
+        return LayerExchanges(
+            kv_bytes=block * (s * self.kv_elements_per_layer * element_bytes),
+            query_bytes=block * (s * self.num_heads * head_dim * element_bytes),
+            attention_flops=block * (np.array(flops) - matrices),
+            expert_params=moe * float(stored),
+            routed_bytes=moe * (s * per_token * h * element_bytes),
+            routed_flops=moe * (2.0 * s * per_token * width),
+            recomputed_bytes=block * s * element_bytes * (2 * h + activated),
         )
 
     def _is_sparse(self, layer: int) -> bool:

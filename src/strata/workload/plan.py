@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from strata.workload.job import Recompute, Schedule
+from strata.workload.job import ContextExchange, Recompute, Schedule
 from strata.workload.pins import Pins
 
 
@@ -19,6 +19,7 @@ from strata.workload.pins import Pins
 class Stage:
     """Layers [first_layer, first_layer + num_layers) on `tensor_parallel` devices of `domain`, per copy.
 
+    `context_parallel` as many of each split the sequence between them: a stage has tensor × context devices.
     `warmup`: forwards in flight before the first backward; 1F1B keeps `warmup + 1` activations.
     """
 
@@ -27,6 +28,12 @@ class Stage:
     num_layers: int
     tensor_parallel: int
     warmup: int = 0
+    context_parallel: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of one copy."""
+        return self.tensor_parallel * self.context_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Pipeline:
         """Devices used per domain, all copies together."""
         used: dict[str, int] = {}
         for stage in self.stages:
-            used[stage.domain] = used.get(stage.domain, 0) + stage.tensor_parallel * self.replicas
+            used[stage.domain] = used.get(stage.domain, 0) + stage.num_devices * self.replicas
         return used
 
 
@@ -65,6 +72,9 @@ class TrainingPlan:
     """How one training job runs. `local_steps` > 1 is DiLoCo: gradients cross domains every H steps.
 
     zero_stage: 1 shards the optimizer's state between copies, 2 gradients too, 3 weights too (FSDP).
+    expert_parallel: so many neighbouring copies (context ranks counted) share one set of routed experts.
+    recompute_layers: of each stage, the first so many are recomputed; None is all. activation_offload: the share
+    of kept activations that waits in the host's memory for its backward.
     shard_group: under stage 3, so many neighbouring copies share one set of shards (HSDP); None is all of them.
     """
 
@@ -77,10 +87,28 @@ class TrainingPlan:
     local_steps: int = 1
     virtual_stages: int = 1
     shard_group: int | None = None
+    context_exchange: ContextExchange = ContextExchange.RING
+    expert_parallel: int = 1
+    recompute_layers: int | None = None
+    activation_offload: float = 0.0
 
     def state_shards(self, pipeline: Pipeline) -> int:
-        """Return between how many copies of a pipeline ZeRO shards what it shards."""
-        return (self.shard_group or pipeline.replicas) if self.zero_stage else 1
+        """Return between how many devices that hold the same weights ZeRO shards what it shards."""
+        context = min(stage.context_parallel for stage in pipeline.stages)
+        return (self.shard_group or pipeline.replicas * context) if self.zero_stage else 1
+
+    @property
+    def refinements(self) -> tuple[str, ...]:
+        """What the plan does that no launch file and no trace can say."""
+        context = any(stage.context_parallel > 1 for pipeline in self.pipelines for stage in pipeline.stages)
+        there = {
+            "context parallelism": context,
+            "expert parallelism": self.expert_parallel > 1,
+            "selective recomputation": self.recompute is Recompute.SELECTIVE,
+            "recomputation of some layers": self.recompute_layers is not None,
+            "activation offload": self.activation_offload > 0,
+        }
+        return tuple(name for name, is_there in there.items() if is_there)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -155,7 +183,8 @@ class TrainingPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; `from_dict` reads it back."""
         # YAML knows no enums.
-        data = {**asdict(self), "schedule": str(self.schedule), "recompute": str(self.recompute)}
+        enums = {"schedule", "recompute", "context_exchange"}
+        data: dict[str, Any] = {k: str(v) if k in enums else v for k, v in asdict(self).items()}
         for pipeline in data["pipelines"]:
             if pipeline["samples"] is None:
                 del pipeline["samples"]
@@ -175,4 +204,5 @@ class TrainingPlan:
         )
         rest = {key: value for key, value in data.items() if key != "pipelines"}
         rest["schedule"], rest["recompute"] = Schedule(rest["schedule"]), Recompute(rest["recompute"])
+        rest["context_exchange"] = ContextExchange(rest.get("context_exchange", ContextExchange.RING))
         return cls(pipelines=pipelines, **rest)

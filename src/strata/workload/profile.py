@@ -65,9 +65,11 @@ class LayerProfile:
 
     times: Mapping[Condition, LayerTimes]
 
-    def lookup(self, accelerator: str, microbatch_size: int, tensor_parallel: int) -> LayerTimes | None:
+    def lookup(self, accelerator: str, microbatch_size: float, tensor_parallel: int) -> LayerTimes | None:
         """Return the times measured under exactly these conditions, or None: nothing is interpolated."""
-        return self.times.get((accelerator, microbatch_size, tensor_parallel))
+        if microbatch_size != int(microbatch_size):
+            return None
+        return self.times.get((accelerator, int(microbatch_size), tensor_parallel))
 
 
 def load_profile(path: str | Path, *, num_layers: int) -> LayerProfile:

@@ -117,7 +117,8 @@ class TrainEntry(FileModel):
     sequence: Whole
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    recompute: Literal["auto", "none", "full"] = "auto"
+    recompute: Literal["auto", "none", "full", "selective"] = "auto"
+    expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     schedules: Annotated[tuple[Schedule, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
     sync: SyncEntry = SyncEntry()
     zero: Annotated[tuple[Literal[0, 1, 2, 3], ...], BeforeValidator(_listed), Field(min_length=1)] = (0, 1)
@@ -293,8 +294,9 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         global_batch=int(_sequences(train)),
         precision=train.precision,
         optimizer=train.optimizer,
-        recompute=tuple(Recompute) if train.recompute == "auto" else (Recompute(train.recompute),),
+        recompute=(Recompute.NONE, Recompute.FULL) if train.recompute == "auto" else (Recompute(train.recompute),),
         zero_stages=_unique(train.zero),
+        expert_imbalance=train.expert_imbalance,
         local_steps=_unique(sync.local_steps or DEFAULT_LOCAL_STEPS) if "diloco" in sync.mode else (),
         gradient_compression=_unique([compression_factor(name, element_bytes) for name in sync.compress]),
         home=file.home,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from typing import Final
 
 from strata.evaluation.published_benchmarks.published_run import PublishedRun
@@ -118,6 +119,8 @@ def _plan(run: PublishedRun, microbatch: int, count: int, virtual: int) -> Train
         recompute=run.recompute,
         zero_stage=run.zero_stage,
         virtual_stages=virtual,
+        # Megatron-LM may spread experts over tensor ranks, too; a plan shards each of them there.
+        expert_parallel=gcd(run.expert_parallel, run.data_parallel),
     )
 
 

@@ -151,6 +151,7 @@ def refuse_schedules(plan: TrainingPlan, *, links_vary: bool) -> None:
     if plan.zero_stage > 1 and any(plan.state_shards(pipeline) > 1 for pipeline in plan.pipelines):
         what = f"what ZeRO stage {plan.zero_stage} exchanges for every microbatch"
         reasons.append(Reason("astra-schedule", "", {"what": what}))
+    reasons += [Reason("astra-schedule", "", {"what": what}) for what in plan.refinements]
     if plan.local_steps > 1:
         reasons.append(Reason("astra-schedule", "", {"what": f"DiLoCo with {plan.local_steps} local steps"}))
     if reasons:

@@ -128,6 +128,11 @@ def rank_map(layout: RankLayout) -> RankMap:
             f"a pipeline of one stage has nothing to interleave with: virtual_stages {layout.plan.virtual_stages}",
             hint="virtual_stages: 1",
         )
+    if layout.plan.refinements:
+        raise UsageError(
+            f"no launch file can say what the plan does: {', '.join(layout.plan.refinements)}",
+            hint="a plan without, or Megatron-LM's own options by hand",
+        )
     places = _place(layout)
     domains = {name: index for index, name in enumerate(layout.plan.domains)}
     ranks = tuple(

@@ -17,7 +17,7 @@ from strata.names import closest
 from strata.simulate.analytic import StepModel, stack
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.training.plan.legality import misfits
-from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
@@ -55,6 +55,12 @@ class TrainingLayoutFile(FileModel):
     virtual_stages: Count = 1
     recompute: Recompute = Recompute.NONE
     zero: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
+    shard_group: Count | None = None
+    context: Count = 1
+    context_exchange: ContextExchange = ContextExchange.RING
+    expert: Count = 1
+    recompute_layers: Count | None = None
+    activation_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 def load_layout(path: str | Path) -> TrainingLayoutFile:
@@ -76,8 +82,10 @@ def layout_plan(document: Document, model: StepModel) -> TrainingPlan:
     count = file.microbatches or -(-model.job.global_batch // (file.microbatch * file.data))
     pipelines = tuple(Pipeline(_stages(file, model.job, row, count), copies, count) for row in rows)
     plan = TrainingPlan(
-        pipelines, file.microbatch, file.schedule, file.recompute, file.zero, virtual_stages=file.virtual_stages
-    )
+        pipelines, file.microbatch, file.schedule, file.recompute, file.zero, virtual_stages=file.virtual_stages,
+        shard_group=file.shard_group, context_exchange=file.context_exchange, expert_parallel=file.expert,
+        recompute_layers=file.recompute_layers, activation_offload=file.activation_offload,
+    )  # fmt: skip
     if 0 <= plan.num_samples - model.job.global_batch < file.microbatch * file.data:
         plan = plan.with_samples(model.job.global_batch)  # last microbatches are short
     return _deeper(model, plan) if file.schedule is Schedule.LATENCY_AWARE else plan
@@ -142,7 +150,7 @@ def _stages(file: TrainingLayoutFile, job: TrainingJob, domains: list[str], coun
     firsts = [0, *accumulate(sizes)]
     warmup = [count - 1] * depth if file.schedule is Schedule.GPIPE else classic_warmup(depth)
     return tuple(
-        Stage(name, first, size, file.tensor, min(ahead, count - 1))
+        Stage(name, first, size, file.tensor, min(ahead, count - 1), file.context)
         for name, first, size, ahead in zip(where, firsts, sizes, warmup, strict=False)
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.simulate.analytic import StepModel
 from strata.units import show_bytes
-from strata.workload.job import TrainingJob
+from strata.workload.job import ContextExchange, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
@@ -24,7 +24,10 @@ def misfits(model: StepModel, plan: TrainingPlan) -> list[Reason]:
 
 def shortfalls(model: StepModel, plan: TrainingPlan) -> list[Reason]:
     """Return what is wrong with a plan that can be evaluated: devices, nodes, heads, memory, batch, pins."""
-    return [*_devices(model, plan), *_memory(model, plan), *_batch(model.job, plan), *_job_limits(model.job, plan)]
+    return [
+        *_devices(model, plan), *_splitting(model.job, plan), *_memory(model, plan),
+        *_batch(model.job, plan), *_job_limits(model.job, plan),
+    ]  # fmt: skip
 
 
 def _places(plan: TrainingPlan) -> Iterator[tuple[str, Pipeline, Stage]]:
@@ -80,6 +83,28 @@ def _devices(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
     for ranks in sorted({ranks for _, ranks in widths}):
         if model.job.num_heads % ranks:
             yield Reason("heads-not-divided", "", {"ranks": ranks, "heads": model.job.num_heads})
+
+
+def _splitting(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
+    """Yield what cannot be shared evenly: sequences, heads, experts, and the copies that hold them."""
+    for ranks in sorted({stage.context_parallel for _, _, stage in _places(plan)}):
+        if job.sequence_length % ranks:
+            data = {"ranks": ranks, "count": job.sequence_length, "what": "tokens of a sequence"}
+            yield Reason("context-not-divided", "", data)
+    if plan.context_exchange is ContextExchange.ALL_TO_ALL:
+        for _, _, stage in _places(plan):
+            heads = job.num_heads // stage.tensor_parallel
+            if heads % stage.context_parallel:
+                data = {"ranks": stage.context_parallel, "count": heads, "what": "heads of a tensor rank"}
+                yield Reason("context-not-divided", "", data)
+                break
+    if plan.expert_parallel == 1:
+        return
+    counts = {"experts": job.spec.experts.num_experts if job.spec and job.spec.experts else 0}
+    counts["copies"] = min(p.replicas * s.context_parallel for p in plan.pipelines for s in p.stages)
+    for what, count in counts.items():
+        if count < plan.expert_parallel or count % plan.expert_parallel:
+            yield Reason("experts-not-divided", "", {"ranks": plan.expert_parallel, "count": count, "what": what})
 
 
 def _memory(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from strata.decision import Trust
 from strata.files import FileModel
 from strata.fleet.fleet import Domain, Fleet
-from strata.workload.job import Objective, Recompute, Schedule, TrainingJob
+from strata.workload.job import ContextExchange, Objective, Recompute, Schedule, TrainingJob
 from strata.workload.model import ModelSpec
 from strata.workload.plan import TrainingPlan
 
@@ -199,6 +199,7 @@ class StageEntry(FileModel):
     num_layers: Count
     tensor_parallel: Count
     warmup: Index = 0
+    context_parallel: Count = 1
 
 
 class PipelineEntry(FileModel):
@@ -222,6 +223,10 @@ class PlanEntry(FileModel):
     local_steps: Count = 1
     virtual_stages: Count = 1
     shard_group: Count | None = None
+    context_exchange: ContextExchange = ContextExchange.RING
+    expert_parallel: Count = 1
+    recompute_layers: Count | None = None
+    activation_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @property
     def plan(self) -> TrainingPlan:

@@ -95,7 +95,7 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
                 raise UsageError(f"{value!r} is not a whole number of sequences of {job.sequence_length} tokens")
             return int(sequences)
         case "recompute", _:
-            return tuple(Recompute) if value == "auto" else (Recompute(value),)
+            return (Recompute.NONE, Recompute.FULL) if value == "auto" else (Recompute(value),)
         case "local_steps", _:
             return tuple(dict.fromkeys(value or ()))
         case "compress", _:

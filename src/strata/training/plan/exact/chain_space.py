@@ -14,7 +14,7 @@ from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
-from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.simulate.memory import FIXED_BYTES, kept_bytes, state_bytes
 from strata.simulate.screening import any_split_bound_s
 from strata.simulate.traffic import replica_wire
 from strata.training.plan.exact.chain import CHUNKS, Chain, chains, least_path_share
@@ -179,7 +179,7 @@ class ChainSpace:
         full = config.recompute is Recompute.FULL
         params, size = float(job.layers.params[group]), config.microbatch_size / ranks
         state = state_bytes(job, params / ranks, shards=config.data_parallel, zero_stage=max(job.zero_stages))
-        kept = float((job.layers.checkpoint_bytes if full else job.layers.activation_bytes)[group]) * size
+        kept = float(kept_bytes(job.layers, config.recompute)[group]) * size
         again = float(job.layers.activation_bytes[group]) * size if full else 0.0
         room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
