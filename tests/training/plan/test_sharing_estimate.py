@@ -50,8 +50,10 @@ def test_sharings_of_few_microbatches_are_estimated_closely(batch):
     branches = builder.branches
     sharings = np.flatnonzero(branches.config < 0)
     best = sharings[np.argsort(branches.values[0, sharings], kind="stable")][:40]
-    built = [problem.model.reports(builder.plans(int(row)))[0].step_time_s for row in best]
-    ratios = built / branches.values[0, best]
+    built = {int(row): plans for row in best if (plans := builder.plans(int(row)))}  # else a copy has no sample
+    assert len(built) > 5
+    step_s = [problem.model.reports(plans)[0].step_time_s for plans in built.values()]
+    ratios = step_s / branches.values[0, list(built)]
     assert 0.98 < np.median(ratios) < 1.02
     assert np.mean(np.abs(ratios - 1) < 0.05) > 0.8
 
@@ -68,6 +70,7 @@ def test_whether_a_domain_holds_the_model_is_known_before_anything_is_built():
     held = {
         (key, unit): bool(units.inners((unit,), *key)) == bool(table[0, unit].any())
         for key, table in shapes.items()
+        if not key[0] & (key[0] - 1)  # of other sizes only shapes are estimated whose shares they divide
         for unit in range(len(sizes))
     }
     assert held

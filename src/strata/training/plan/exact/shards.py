@@ -246,8 +246,13 @@ class ShardSpace:
             ways = fixed
         picked, fastest_s = _share(ways, batch)
         plan = self._plan(sharing, picked)
-        if plan.num_samples != batch:
-            return None  # a copy without a sample
+        if plan.num_samples != batch:  # a copy would be without a sample
+            most = batch // len(ways)
+            ways = [[inner for inner in unit if inner.plan.pipelines[0].replicas <= most] for unit in ways]
+            if not all(ways):
+                return None
+            picked, fastest_s = _share(ways, batch)
+            plan = self._plan(sharing, picked)
         across = self.problem.model.all_reduce(plan)
         wire_s = across.time_s if across is not None else 0.0
         if not np.isfinite(wire_s):
