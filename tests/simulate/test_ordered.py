@@ -13,6 +13,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.order import in_turn, interleaved, zero_bubble
 from strata.simulate.ordered import Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.simulate.timeline import SpanKind
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job, layers
@@ -88,3 +89,12 @@ def test_chunks_go_back_to_the_first_stage_over_a_wire():
     plan = TrainingPlan((pipeline,), 1, Schedule.INTERLEAVED, virtual_stages=2)
     quick, slow = (StepModel(fleet(d), job(layers(6), batch=2)).reports([plan])[0] for d in (near, far))
     assert slow.step_time_s > quick.step_time_s + 0.5  # three hops down and three up
+
+
+@given(st.integers(2, 5), st.integers(1, 17), st.integers(1, 4))
+def test_no_backward_comes_before_its_own_forward(stages, microbatches, chunks):
+    for stage in range(stages):
+        place = {work: n for n, work in enumerate(interleaved(stage, stages, microbatches, chunks))}
+        for work, n in place.items():
+            if work.kind is SpanKind.BACKWARD:
+                assert place[work._replace(kind=SpanKind.FORWARD)] < n

@@ -56,8 +56,8 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
 
     Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
-    starts with 2 (S - s - 1) + (v - 1) S forwards. What is left joins the last group: a group of fewer than S
-    would have stages wait for each other in a circle.
+    starts with 2 (S - s - 1) + (v - 1) G forwards, G the largest group. What is left joins the last group: a group
+    of fewer than S would have stages wait for each other in a circle.
     """
     starts = range(0, max(1, microbatches - stages + 1), stages)
     groups = [range(first, last) for first, last in pairwise([*starts, microbatches])]
@@ -65,11 +65,12 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     backwards = [
         StageWork(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group
     ]
-    return _merge(forwards, backwards, _interleaved_warmup(stage, stages, chunks))
+    return _merge(forwards, backwards, _interleaved_warmup(stage, stages, microbatches, chunks))
 
 
-def _interleaved_warmup(stage: int, stages: int, chunks: int) -> int:
-    return 2 * (stages - stage - 1) + (chunks - 1) * stages
+def _interleaved_warmup(stage: int, stages: int, microbatches: int, chunks: int) -> int:
+    largest = stages + (microbatches % stages if microbatches > stages else 0)
+    return 2 * (stages - stage - 1) + (chunks - 1) * largest
 
 
 def zero_bubble(stage: int, stages: int, microbatches: int) -> list[StageWork]:
@@ -101,7 +102,7 @@ def most_in_flight(plan: TrainingPlan, pipeline: Pipeline, position: int) -> flo
     if plan.schedule is not Schedule.INTERLEAVED:
         return min(pipeline.stages[position].warmup + 1, pipeline.microbatches)
     chunks = plan.virtual_stages
-    warmup = _interleaved_warmup(position, len(pipeline.stages), chunks)
+    warmup = _interleaved_warmup(position, len(pipeline.stages), pipeline.microbatches, chunks)
     return min(warmup + 1, pipeline.microbatches * chunks) / chunks
 
 
