@@ -55,7 +55,7 @@ def test_an_interrupted_plan_is_the_best_so_far_and_nothing_is_searched_after_it
 
 @pytest.mark.parametrize(
     ("nth", "jobs"),
-    [(2, 1), pytest.param(11, 2, marks=pytest.mark.long("a whole plan on a fleet of a real size"))],
+    [(2, 1), pytest.param(24, 2, marks=pytest.mark.long("a whole plan on a fleet of a real size"))],
 )
 def test_an_interrupted_demo_shows_the_jobs_until_then(interrupt_search, tmp_path, capsys, nth, jobs):
     started = interrupt_search(nth)

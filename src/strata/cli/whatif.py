@@ -78,7 +78,7 @@ def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) ->
     from strata.serving.planning.whatif import apply, compare
     from strata.workload.serving_schema import load_serving_job
 
-    goal, strategy, job = _asked(job)
+    goal, strategy, job = _planned_with(job)
     before = load_fleet(fleet), load_serving_job(job)
     new_fleet, new_job, changes = apply(*before, settings)
     answers = []
@@ -108,7 +108,7 @@ def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) ->
     }
 
 
-def _asked(job: str) -> tuple[Goal, Strategy | None, str]:
+def _planned_with(job: str) -> tuple[Goal, Strategy | None, str]:
     """Return goal, strategy and job of a saved plan; of a job itself the usual goal and no strategy."""
     from strata.files import read_document
     from strata.serving.planning.goal import Goal
