@@ -16,7 +16,7 @@ from strata.training.export.megatron import render
 from strata.training.export.ranks import RankLayout
 from strata.training.plan.schema import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
-from strata.workload.job import Recompute, Schedule
+from strata.workload.job import ContextExchange, Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 HERE = Path(__file__).parent
@@ -32,6 +32,9 @@ def freq(text):
 TYPES = {"int": int, "float": float, "str": str, "moe_freq_type": freq}
 
 
+SEVERAL = {"--cp-comm-type", "--recompute-modules"}
+
+
 def parser():
     made = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     for name, takes in OPTIONS.items():
@@ -40,19 +43,24 @@ def parser():
         elif isinstance(takes, list):
             made.add_argument(name, choices=takes)
         else:
-            made.add_argument(name, type=TYPES[takes])
+            made.add_argument(name, type=TYPES[takes], nargs="+" if name in SEVERAL else None)
     return made
 
 
 def words(launch):
     lines = launch.files["megatron-args.txt"].splitlines()
-    return [word for line in lines if not line.startswith("#") for word in line.split(" ", 1)]
+    return [word for line in lines if not line.startswith("#") for word in line.split(" ")]
 
 
 def check(given, world_size):
     """What Megatron's own checks ask (`validate_args` in the same file), as far as it is about these options."""
     stages = given.pipeline_model_parallel_size
-    copies, rest = divmod(world_size, given.tensor_model_parallel_size * stages)
+    parts = given.context_parallel_size or 1
+    copies, rest = divmod(world_size, given.tensor_model_parallel_size * stages * parts)
+    assert parts == 1 or given.seq_length % (2 * parts) == 0
+    assert given.num_experts or not given.expert_model_parallel_size
+    assert (given.num_experts or 1) % (given.expert_model_parallel_size or 1) == 0
+    assert copies * parts % (given.expert_model_parallel_size or 1) == 0
     assert rest == 0
     assert given.global_batch_size % (given.micro_batch_size * copies) == 0
     assert given.max_position_embeddings >= given.seq_length
@@ -66,7 +74,7 @@ def check(given, world_size):
     if given.overlap_param_gather:
         assert given.use_distributed_optimizer
         assert given.overlap_grad_reduce
-    assert copies % (given.num_distributed_optimizer_instances or 1) == 0
+    assert copies * parts % (given.num_distributed_optimizer_instances or 1) == 0
     assert given.use_megatron_fsdp == (given.ckpt_format == "fsdp_dtensor")
     if given.fp8_param_gather:
         assert given.fp8_format
@@ -101,10 +109,10 @@ def planned(name, *, batch=32, sequence=1024, **more):
     )  # fmt: skip
 
 
-def plan(*counts, tensor_parallel=2, replicas=2, microbatches=8, **more):
+def plan(*counts, tensor_parallel=2, replicas=2, microbatches=8, context=1, **more):
     stages, first = [], 0
     for s, count in enumerate(counts):
-        stages.append(Stage("a", first, count, tensor_parallel, len(counts) - 1 - s))
+        stages.append(Stage("a", first, count, tensor_parallel, len(counts) - 1 - s, context))
         first += count
     return TrainingPlan((Pipeline(tuple(stages), replicas, microbatches),), 2, **more)
 
@@ -126,6 +134,15 @@ CASES = {
     "zero-2": (plan(17, 17, zero_stage=2), planned("llama-3.1-8b")),
     "fsdp": (plan(34, replicas=4, zero_stage=3), planned("llama-3.1-8b", batch=64)),
     "hsdp": (plan(34, replicas=4, zero_stage=3, shard_group=2), planned("llama-3.1-8b", batch=64)),
+    "context": (plan(17, 17, context=2), planned("llama-3.1-8b")),
+    "context-all-to-all": (
+        plan(17, 17, context=2, context_exchange=ContextExchange.ALL_TO_ALL, zero_stage=1),
+        planned("llama-3.1-8b"),
+    ),
+    "experts": (plan(25, 25, context=2, expert_parallel=4), planned("qwen3-30b-a3b")),
+    "selective": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b")),
+    "selective-fp8": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b", precision="fp8")),
+    "some-layers": (plan(17, 17, recompute=Recompute.FULL, recompute_layers=5), planned("llama-3.1-8b")),
     "fp8": (plan(17, 17), planned("llama-3.1-8b", precision="fp8")),
     "fp8-sharded": (plan(17, 17, zero_stage=1), planned("llama-3.1-8b", precision="fp8")),
     "interleaved": (plan(17, 17, **VIRTUAL), planned("llama-3.1-8b")),
@@ -217,6 +234,29 @@ def test_fp8_copies_of_weights_are_counted_or_said():
 def test_a_group_of_microbatches_that_megatron_does_not_interleave_is_refused():
     with pytest.raises(UsageError, match="interleaves 7 microbatches over 2 stages"):
         launched(plan(17, 17, microbatches=7, **VIRTUAL), planned("llama-3.1-8b", batch=28))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (plan(17, 17, context=3), "1024 tokens do not divide into 6 parts"),
+        (plan(17, 17, activation_offload=0.5), "offloads 50% of activations"),
+        (plan(17, 17, recompute=Recompute.SELECTIVE, recompute_layers=3), "recomputes 3 layers a stage"),
+        (plan(17, 17, recompute=Recompute.FULL, recompute_layers=3, **VIRTUAL), "recomputes 3 layers a stage"),
+    ],
+)
+def test_what_megatron_has_no_words_for_is_refused(chosen, message):
+    with pytest.raises(UsageError, match=message):
+        launched(chosen, planned("llama-3.1-8b"))
+
+
+def test_parts_of_a_sequence_are_numbered_as_megatron_does():
+    """rank = tp + TP (cp + CP (dp + DP pp)), or with copies before stages (megatron/core/parallel_state.py)."""
+    chosen, job = CASES["context"]
+    for rank in launched(chosen, job).ranks.ranks:
+        assert rank.rank == rank.tensor_rank + 2 * (rank.context_rank + 2 * (rank.stage + 2 * rank.copy))
+    groups = launched(chosen, job).ranks.data_groups
+    assert {len(group.ranks) for group in groups} == {4}  # two copies, two parts of the sequence
 
 
 def test_weight_gradients_apart_are_refused():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from strata.errors import UsageError
 from strata.simulate.order import orders
 from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
@@ -193,6 +194,12 @@ def test_the_folder_needs_nothing_of_strata():
     assert TrainingPlan.from_dict(json.loads(files["ranks.json"])["plan"]) == TWO
 
 
+def test_train_py_does_not_split_a_sequence():
+    stages = tuple(replace(stage, context_parallel=2) for stage in TWO.pipelines[0].stages)
+    with pytest.raises(UsageError, match="split a sequence"):
+        render(layout(replace(TWO, pipelines=(replace(TWO.pipelines[0], stages=stages),))))
+
+
 def test_what_train_py_does_otherwise_is_said():
     plan = TrainingPlan(UNEQUAL.pipelines, 1, local_steps=8, gradient_compression=4.0, zero_stage=1)
     launch = render(layout(plan))
@@ -202,5 +209,7 @@ def test_what_train_py_does_otherwise_is_said():
     for note in launch.notes:
         assert f"# note: {note}" in launch.files["launch-a.sh"]
     assert render(layout(TWO)).notes == ()
+    more = {"expert_parallel": 2, "recompute": Recompute.FULL, "recompute_layers": 1, "activation_offload": 0.5}
+    assert len(render(layout(replace(TWO, **more))).notes) == 3
     (note,) = render(layout(replace(TWO, zero_stage=3))).notes
     assert "does not shard optimizer, gradients and weights" in note

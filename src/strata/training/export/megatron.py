@@ -16,7 +16,7 @@ from strata.training.export.megatron_arguments import arguments, global_batch, u
 from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
 from strata.training.plan.schema import PlannedJob
-from strata.workload.job import Schedule
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
 
@@ -24,7 +24,7 @@ from strata.workload.script import comment
 def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
     """Return the launch files. Raises UsageError, with every reason, where Megatron would train something else."""
     plan = layout.plan
-    refusals = list(_refusals(plan))
+    refusals = list(_refusals(plan, job))
     if refusals:
         raise UsageError(
             "Megatron-LM cannot run this plan: " + "; ".join(refusals), hint="strata export --to torchrun"
@@ -68,8 +68,8 @@ def _start(plan: TrainingPlan) -> str:
 : "${{MEGATRON:?set it to the folder of a Megatron-LM checkout}}"
 {queues}
 ARGS=()
-while read -r option value; do
-  [[ -z $option || $option == \\#* ]] || ARGS+=("$option" ${{value:+"$value"}})
+while read -r -a words; do
+  [[ -z ${{words[*]}} || ${{words[0]}} == \\#* ]] || ARGS+=("${{words[@]}}")
 done <"$(dirname "$0")/megatron-args.txt"
 """
 
@@ -98,7 +98,7 @@ for ((i = 0; i < LOCAL_RANK; i++)); do wait -n; done
 """
 
 
-def _refusals(plan: TrainingPlan) -> Iterator[str]:
+def _refusals(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     """Yield what would make Megatron train another way, or elsewhere."""
     first = plan.pipelines[0]
     if len({tuple((s.first_layer, s.num_layers) for s in pipeline.stages) for pipeline in plan.pipelines}) > 1:
@@ -109,6 +109,18 @@ def _refusals(plan: TrainingPlan) -> Iterator[str]:
     degrees = sorted({stage.tensor_parallel for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield f"its stages are tensor parallel over {', '.join(map(str, degrees))}, and Megatron has one degree"
+    parts = sorted({stage.context_parallel for pipeline in plan.pipelines for stage in pipeline.stages})
+    if len(parts) > 1:
+        yield f"its stages are context parallel over {', '.join(map(str, parts))}, and Megatron has one degree"
+    elif parts[0] > 1 and job.sequence_length % (2 * parts[0]):
+        yield (
+            f"{job.sequence_length} tokens do not divide into {2 * parts[0]} parts, and Megatron gives each of "
+            f"{parts[0]} context ranks two"
+        )
+    if plan.recompute_layers is not None and (plan.recompute is not Recompute.FULL or plan.virtual_stages > 1):
+        yield f"it recomputes {plan.recompute_layers} layers a stage, and Megatron so many a chunk, in full"
+    if plan.activation_offload:
+        yield f"it offloads {plan.activation_offload:.0%} of activations, and Megatron whole layers or modules"
     if plan.schedule is Schedule.ZERO_BUBBLE:
         yield f"it computes gradients of weights apart ({plan.schedule}), and Megatron with those of inputs"
     rest = [p.microbatches % len(p.stages) for p in plan.pipelines]
@@ -152,6 +164,11 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
             "Transformer Engine keeps FP8 copies of bf16 weights (--fp8-param-gather takes a sharded optimizer): "
             "up to 2 bytes a parameter more than the plan's"
         )
+    if plan.recompute is Recompute.SELECTIVE:
+        yield (
+            "Megatron recomputes no activation function alone: it computes the whole MLP again, so a stage takes "
+            "longer and keeps less than the plan's"
+        )
     if job.hidden_size is None or job.num_heads is None:
         yield "the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"
     if job.architecture is not None:
@@ -164,12 +181,14 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
 def _order(ranks: RankMap) -> tuple[list[int], bool]:
     """Return our rank of each Megatron rank, and whether that takes `--use-tp-pp-dp-mapping`.
 
-    rank = tp + TP (dp + DP pp), or tp + TP (pp + PP dp) with the option (megatron/core/parallel_state.py).
+    rank = tp + TP (cp + CP (dp + DP pp)), with the option tp + TP (cp + CP (pp + PP dp))
+    (megatron/core/parallel_state.py).
     """
-    default = _numbers(sorted(ranks.ranks, key=lambda r: (r.stage, r.pipeline, r.copy, r.tensor_rank)))
+    inner = sorted(ranks.ranks, key=lambda r: (r.context_rank, r.tensor_rank))
+    default = _numbers(sorted(inner, key=lambda r: (r.stage, r.pipeline, r.copy)))
     if default == sorted(default):
         return default, False
-    copies_first = _numbers(sorted(ranks.ranks, key=lambda r: (r.pipeline, r.copy, r.stage, r.tensor_rank)))
+    copies_first = _numbers(sorted(inner, key=lambda r: (r.pipeline, r.copy, r.stage)))
     return (copies_first, True) if copies_first == sorted(copies_first) else (default, False)
 
 

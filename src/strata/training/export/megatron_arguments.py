@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from strata.training.export.chunks import chunk_layers
 from strata.training.export.megatron_model import model_arguments
 from strata.training.plan.schema import PlannedJob
-from strata.workload.job import Recompute
+from strata.workload.job import ContextExchange, Recompute
 from strata.workload.plan import TrainingPlan
 
 
@@ -21,6 +21,11 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     yield f"--pipeline-model-parallel-size {len(stages)}"
     if stages[0].tensor_parallel > 1:
         yield "--sequence-parallel"
+    if stages[0].context_parallel > 1:
+        yield f"--context-parallel-size {stages[0].context_parallel}"
+        yield f"--cp-comm-type {'p2p' if plan.context_exchange is ContextExchange.RING else 'a2a'}"
+    if plan.expert_parallel > 1:
+        yield f"--expert-model-parallel-size {plan.expert_parallel}"
     yield from _split(plan)
     yield f"--num-layers {job.num_layers - 2}"
     if job.hidden_size is not None and job.num_heads is not None:
@@ -48,25 +53,30 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
     if job.precision == "fp8":
         yield "--fp8-format hybrid"
-        yield "--fp8-recipe delayed"
+        yield "--fp8-recipe tensorwise"
     if job.optimizer == "sgd":
         yield "--optimizer sgd"
         yield "--sgd-momentum 0"
     else:
         yield "--optimizer adam"
     yield from _copies(plan, job)
+    if plan.recompute is Recompute.SELECTIVE:
+        yield "--recompute-granularity selective"
+        yield "--recompute-modules layernorm mlp"
     if plan.recompute is Recompute.FULL:
         yield "--recompute-granularity full"
-        yield "--recompute-method uniform"
-        yield "--recompute-num-layers 1"
+        yield f"--recompute-method {'uniform' if plan.recompute_layers is None else 'block'}"
+        yield f"--recompute-num-layers {plan.recompute_layers or 1}"
 
 
 def _copies(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     """Yield what copies exchange and shard. ZeRO-1 is the distributed optimizer, 2 and 3 are Megatron-FSDP.
 
-    Gradients are summed behind the last backward and weights fetched ahead of the work, as the plan counts.
+    Context ranks hold the same weights and count as copies. Gradients are summed behind the last backward and
+    weights fetched ahead of the work, as the plan counts.
     """
-    copies, shards = sum(pipeline.replicas for pipeline in plan.pipelines), plan.state_shards(plan.pipelines[0])
+    copies = sum(pipeline.replicas * pipeline.stages[0].context_parallel for pipeline in plan.pipelines)
+    shards = plan.state_shards(plan.pipelines[0])
     if copies > 1:
         yield "--overlap-grad-reduce"
     if shards == 1:

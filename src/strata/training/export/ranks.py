@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import lcm
-from typing import Any
+from typing import Any, TypeAlias
 
 from strata.errors import UsageError
 from strata.training.export.chunks import chunk_layers
@@ -41,8 +41,9 @@ class RankLayout:
 class Rank:
     """One process and its device: number `local_rank` of node `node` of `domain`.
 
-    `copy` is the data-parallel index inside the pipeline. chunks: first and last layer of each, the last one
-    inclusive: as many as the plan has virtual stages. One without layers ends before it begins.
+    `copy` is the data-parallel index inside the pipeline, `context_rank` the part of the sequence. chunks: first
+    and last layer of each, the last one inclusive: as many as the plan has virtual stages. One without layers ends
+    before it begins.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class Rank:
     pipeline: int
     copy: int
     stage: int
+    context_rank: int
     tensor_rank: int
     chunks: tuple[tuple[int, int], ...]
 
@@ -79,8 +81,8 @@ class DataGroup:
 class RankMap:
     """All ranks in order, and the process groups they form.
 
-    tensor_groups: the ranks of one stage of one copy. pipeline_groups: one rank of each stage of a copy, first
-    stage first. data_groups: the ranks that sum gradients.
+    tensor_groups: the ranks of one stage of one copy and part of the sequence. pipeline_groups: one rank of each
+    stage of a copy, first stage first. data_groups: the ranks that sum gradients.
     """
 
     ranks: tuple[Rank, ...]
@@ -128,20 +130,15 @@ def rank_map(layout: RankLayout) -> RankMap:
             f"a pipeline of one stage has nothing to interleave with: virtual_stages {layout.plan.virtual_stages}",
             hint="virtual_stages: 1",
         )
-    if layout.plan.refinements:
-        raise UsageError(
-            f"no launch file can say what the plan does: {', '.join(layout.plan.refinements)}",
-            hint="a plan without, or Megatron-LM's own options by hand",
-        )
     places = _place(layout)
     domains = {name: index for index, name in enumerate(layout.plan.domains)}
     ranks = tuple(
         replace(rank, rank=number)
         for number, rank in enumerate(sorted(places, key=lambda r: (domains[r.domain], r.node, r.local_rank)))
     )
-    stages: dict[tuple[int, int, int], tuple[int, ...]] = {}
-    for rank in sorted(ranks, key=lambda r: (r.pipeline, r.copy, r.stage, r.tensor_rank)):
-        key = (rank.pipeline, rank.copy, rank.stage)
+    stages: _Stages = {}
+    for rank in sorted(ranks, key=lambda r: (r.pipeline, r.copy, r.stage, r.context_rank, r.tensor_rank)):
+        key = (rank.pipeline, rank.copy, rank.stage, rank.context_rank)
         stages[key] = (*stages.get(key, ()), rank.rank)
     return RankMap(
         ranks, tuple(stages.values()), tuple(_chains(layout.plan, stages)), tuple(_sums(layout.plan, stages))
@@ -164,14 +161,15 @@ def _place(layout: RankLayout) -> list[Rank]:
                     raise UsageError(
                         f"{stage.domain}: a stage of {stage.tensor_parallel} devices does not fit a node of {size}"
                     )
-                start = taken[stage.domain]
-                if start % size + stage.tensor_parallel > size:
-                    start += -start % size  # a stage never spans nodes: devices left over in a node stay idle
-                taken[stage.domain] = start + stage.tensor_parallel
-                places += [
-                    Rank(-1, stage.domain, *divmod(start + t, size), p, copy, s, t, chunks[s])
-                    for t in range(stage.tensor_parallel)
-                ]
+                for c in range(stage.context_parallel):
+                    start = taken[stage.domain]
+                    if start % size + stage.tensor_parallel > size:
+                        start += -start % size  # tensor ranks never span nodes: devices left over stay idle
+                    taken[stage.domain] = start + stage.tensor_parallel
+                    places += [
+                        Rank(-1, stage.domain, *divmod(start + t, size), p, copy, s, c, t, chunks[s])
+                        for t in range(stage.tensor_parallel)
+                    ]
     for domain, devices in taken.items():
         if devices > layout.num_devices[domain]:
             raise UsageError(
@@ -181,20 +179,27 @@ def _place(layout: RankLayout) -> list[Rank]:
     return places
 
 
-def _chains(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int, ...]]) -> list[tuple[int, ...]]:
+_Stages: TypeAlias = dict[tuple[int, int, int, int], tuple[int, ...]]
+"""The tensor ranks of each (pipeline, copy, stage, context rank)."""
+
+
+def _chains(plan: TrainingPlan, stages: _Stages) -> list[tuple[int, ...]]:
     """Return the chains of ranks: as many per copy as the widest stage has; narrower stages are in several."""
     return [
         tuple(
-            stages[p, copy, s][chain * stage.tensor_parallel // width] for s, stage in enumerate(pipeline.stages)
+            stages[p, copy, s, part * stage.context_parallel // parts][chain * stage.tensor_parallel // width]
+            for s, stage in enumerate(pipeline.stages)
         )
         for p, pipeline in enumerate(plan.pipelines)
         for width in (max(stage.tensor_parallel for stage in pipeline.stages),)
+        for parts in (max(stage.context_parallel for stage in pipeline.stages),)
         for copy in range(pipeline.replicas)
+        for part in range(parts)
         for chain in range(width)
     ]
 
 
-def _sums(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int, ...]]) -> list[DataGroup]:
+def _sums(plan: TrainingPlan, stages: _Stages) -> list[DataGroup]:
     """Return the groups that sum gradients: layers cut wherever any pipeline is, shards as fine as any stage's."""
     held = [chunk_layers(pipeline, plan.virtual_stages) for pipeline in plan.pipelines]
     cuts = sorted({chunk.start for stages in held for stage in stages for chunk in stage if chunk})
@@ -208,9 +213,10 @@ def _sums(plan: TrainingPlan, stages: Mapping[tuple[int, int, int], tuple[int, .
         shards = lcm(*(stage.tensor_parallel for _, _, stage in holders))
         for shard in range(shards):
             ranks = tuple(
-                stages[p, copy, s][shard * stage.tensor_parallel // shards]
+                stages[p, copy, s, part][shard * stage.tensor_parallel // shards]
                 for p, s, stage in holders
                 for copy in range(plan.pipelines[p].replicas)
+                for part in range(stage.context_parallel)
             )
             groups.append(DataGroup(first, end - 1, shard, shards, ranks))
     return groups

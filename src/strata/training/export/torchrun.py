@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Final
 
+from strata.errors import UsageError
 from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import RankLayout, rank_map
-from strata.workload.job import Schedule
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
 # The training script is kept importable, so that it is linted and typed; the copy finds its model beside it.
@@ -17,6 +18,11 @@ _IN_PACKAGE, _BESIDE = "from strata.workload.tiny import", "from tiny import"
 
 def render(layout: RankLayout) -> LaunchFiles:
     """Return the launch files. Raises UsageError where a plan has no rank map."""
+    if any(stage.context_parallel > 1 for pipeline in layout.plan.pipelines for stage in pipeline.stages):
+        raise UsageError(
+            "train.py cannot split a sequence between ranks (context parallelism)",
+            hint="strata export --to megatron",
+        )
     ranks = rank_map(layout)
     notes = tuple(_notes(layout.plan))
     domains = domain_nodes(ranks)
@@ -49,6 +55,14 @@ def _notes(plan: TrainingPlan) -> Iterator[str]:
             f"train.py does not compress gradients; the plan does, {plan.gradient_compression:g} to 1, so sums "
             "across domains will take longer than the plan's"
         )
+    if plan.expert_parallel > 1:
+        yield "train.py's stand-in model has no experts, so it does not try what the plan exchanges between them"
+    if plan.recompute is Recompute.SELECTIVE:
+        yield "train.py keeps what the plan computes again (selective recomputation), so a rank needs more memory"
+    if plan.recompute_layers is not None:
+        yield f"train.py recomputes all layers of a stage; the plan does so with the first {plan.recompute_layers}"
+    if plan.activation_offload:
+        yield "train.py keeps activations on the device; the plan offloads some, so a rank needs more memory"
     if plan.schedule is Schedule.ZERO_BUBBLE:
         yield "train.py computes gradients of inputs again with those of weights: backwards take longer"
     if plan.zero_stage:
