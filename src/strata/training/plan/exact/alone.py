@@ -11,8 +11,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Clock
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.routes import PairCosts
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.search import Search, SearchResult
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales
@@ -31,9 +30,16 @@ class SingleDomains(ChainSpace):
         self.masks = 1 << np.arange(len(members), dtype=np.int64)
         self.inside = np.eye(len(members), dtype=np.int64)
 
-    def _least_paths(self, costs: PairCosts) -> tuple[Floats, Floats, Floats, Floats]:
+    def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return nothing to pay: there is no path, whatever the microbatch."""
         none = np.zeros(len(self.members))
         return none, none, none, none
+
+    def orders(
+        self, config: ParallelConfig, picked: tuple[int, ...], *, all_efficient: bool = False
+    ) -> list[tuple[int, ...]]:
+        """Return the one order of one domain."""
+        return [picked]
 
 
 def first_plan(problem: Problem, scales: Scales, *, clock: Clock) -> SearchResult:

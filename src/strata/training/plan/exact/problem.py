@@ -100,11 +100,8 @@ class Problem:
         kept = fleet.only(usable)
         if len(kept.domains) > 1:
             excluded += _missing_links(kept)
-            excluded += [
-                Reason("unreachable", name, {"domain": name})
-                for name in usable
-                if not any(name in pair and (pair[1], pair[0]) in kept.links for pair in kept.links)
-            ]
+            linked = {source for source, dest in kept.links if (dest, source) in kept.links}
+            excluded += [Reason("unreachable", name, {"domain": name}) for name in usable if name not in linked]
         return cls(kept, job, tuple(excluded))
 
     @cached_property

@@ -187,7 +187,7 @@ class ShardSpace:
     def _capacity(self, microbatch_size: int, recompute: Recompute) -> UnitCapacity:
         key = (microbatch_size, recompute)
         if key not in self._capacities:
-            shapes = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
+            shapes = [self._units.inners_of_kind(unit, microbatch_size, recompute) for unit in self.units]
             kinds = [self._units.kind(unit) for unit in self.units]
             self._capacities[key] = UnitCapacity.of(shapes, kinds, batch=self.problem.job.global_batch)
         return self._capacities[key]

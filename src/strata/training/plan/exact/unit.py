@@ -80,12 +80,17 @@ class Units:
         """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
         key = (unit, microbatch_size, recompute)
         if key not in self._inners:
-            kind = (self.kind(unit), microbatch_size, recompute)
-            if kind not in self._like:
-                self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
+            like = self.inners_of_kind(unit, microbatch_size, recompute)
             name = self.problem.fleet.domains[unit[0]].name
-            self._inners[key] = self._like[kind] if len(unit) > 1 else [_moved(i, name) for i in self._like[kind]]
+            self._inners[key] = like if len(unit) > 1 else [_moved(inner, name) for inner in like]
         return self._inners[key]
+
+    def inners_of_kind(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Inner]:
+        """Return `inners` with the name of another unit of its kind, perhaps: their times are the same."""
+        kind = (self.kind(unit), microbatch_size, recompute)
+        if kind not in self._like:
+            self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
+        return self._like[kind]
 
     def kind(self, unit: Unit) -> object:
         """Return what makes units interchangeable: everything of a single domain but its name and price."""
