@@ -107,9 +107,9 @@ def test_a_file_of_a_newer_strata_is_left_alone(path):
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version=99")
     newer.close()
-    with pytest.raises(StrataError, match="newer strata") as caught, History(path):
+    with pytest.raises(UsageError, match="newer strata") as caught, History(path):
         pass
-    assert caught.value.hint == "pip install --upgrade strata-compute"
+    assert caught.value.hint == "the strata that wrote it, or another file"
 
 
 def test_a_file_of_another_program_is_left_alone(path):

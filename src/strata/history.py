@@ -48,8 +48,8 @@ def default_path(environment: Mapping[str, str]) -> Path:
 class History:
     """Stored decisions, open inside a `with`. Keeps the newest `max_rows`.
 
-    Every method raises UsageError for a file that cannot be used (nothing is deleted), and StrataError for a
-    file of a newer strata or one that stays locked.
+    Every method raises UsageError for a file that cannot be used or is of a newer strata (nothing is deleted),
+    and StrataError for one that stays locked.
     """
 
     def __init__(self, path: str | Path, *, max_rows: int = 10_000) -> None:
@@ -109,9 +109,9 @@ class History:
 
     def _migrate(self) -> None:
         if self._version() > len(MIGRATIONS):
-            raise StrataError(
+            raise UsageError(
                 f"{self.path}: written by a newer strata (version {self._version()}, known: {len(MIGRATIONS)})",
-                hint="pip install --upgrade strata-compute",
+                hint="the strata that wrote it, or another file",
             )
         # The one statement that does not wait for a lock. Where it fails another process is switching the same
         # file, whose mode is for all; until then the older journal is as safe, only slower.

@@ -429,12 +429,13 @@ def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:
     """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk.
 
     Where weight gradients are apart they take a third of the useful work, as a forward does: each matrix is
-    multiplied with once forward and twice backward (arXiv 2401.10241 §2).
+    multiplied with once forward and twice backward (arXiv 2401.10241 §2). A profile may have shorter backwards: of
+    those at most half.
     """
     forward, backward = np.array(times.forward_s), np.array(times.backward_s)
     weight = np.zeros_like(forward)
     if plan.schedule is Schedule.ZERO_BUBBLE:
-        weight = np.array(times.useful_s) / 3
+        weight = np.minimum(np.array(times.useful_s) / 3, backward / 2)
     chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
     return np.stack([forward, backward - weight, weight]) / chunks
 
