@@ -64,6 +64,7 @@ ARRIVALS: Final = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.1,9,2\n"
 )
 VARY: Final = "time_s,West>East\n0,1.0\n10,0.5\n"
+STEPS: Final = "step,seconds\n" + "".join(f"{step},0.1\n" for step in range(12))
 ROLLOUT: Final = "qps 3.25\nqps 3.5\n"
 FAST: Final = ("--time-limit", "1s")
 TRAIN: Final = (*FAST, "--no-baselines")
@@ -112,6 +113,7 @@ TABLE: Final[dict[str, list[Call]]] = {
     ],
     "kubeconfig": [("kube", "acu", "--kubeconfig", "FILE"), ("kube", "why", "x", "--kubeconfig", "FILE")],
     "arrivals.csv": [("serve", "simulate", "fleet.yaml", "service.yaml", "--trace", "FILE")],
+    "steps.csv": [("calibrate", "fleet.yaml", "job.yaml", "--run", "plan.json:FILE")],
     "vary.csv": [("simulate", "plan.json", "--vary", "FILE")],
     "rollouts.db": [("host", "rollout", "status", "r", "--state", "FILE")],
     "train.log": [
@@ -137,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with all good files, where all commands run, with no home, cluster or torch."""
     folder = tmp_path_factory.mktemp("broken")
     texts = {"fleet.yaml": FLEET, "job.yaml": JOB, "service.yaml": SERVICE, "arrivals.csv": ARRIVALS,
-             "vary.csv": VARY, "train.log": ROLLOUT}  # fmt: skip
+             "vary.csv": VARY, "train.log": ROLLOUT, "steps.csv": STEPS}  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
     documents = {"layers.json": POLICY, "plain.json": PLAIN, "kubeconfig": KUBECONFIG, "cases.json": SERVING_CASES,
@@ -221,7 +223,7 @@ CALLS: Final = [
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_a_good_file_is_read(folder, capsys, name, call):
-    code = run([name if word == "FILE" else word for word in call])
+    code = run([word.replace("FILE", name) for word in call])
     assert code in CODES, capsys.readouterr().err
 
 
@@ -233,7 +235,7 @@ def test_a_broken_file_is_an_error_and_never_a_traceback(folder, capsys, name, c
     for extra in folder.glob("broken*"):
         extra.unlink()
     file.write_bytes(broken((folder / name).read_bytes(), data.draw))
-    arguments = [file.name if word == "FILE" else word for word in call]
+    arguments = [word.replace("FILE", file.name) for word in call]
     try:
         code = run(arguments)
     except BaseException as error:
@@ -258,6 +260,7 @@ ANSWERS: Final[dict[Call, Call]] = {
     ("model",): (),
     ("plan", "train"): ("fleet.yaml", "job.yaml", "--no-baselines"),
     ("plan", "serve"): ("fleet.yaml", "service.yaml"),
+    ("calibrate",): ("fleet.yaml", "job.yaml", "--run", "plan.json:steps.csv"),
     ("simulate",): ("plan.json",),
     ("explain",): ("plan.json",),
     ("whatif",): ("fleet.yaml", "job.yaml", "--set", "job.minimize=cost"),

@@ -24,6 +24,7 @@ COMMANDS: Final[Table] = {
     "gpus": ("strata.cli.gpus:gpus", "The accelerator catalogue, and how many cards a need takes."),
     "model": ("strata.cli.model:model", "Parameters, memory and FLOPs of a model's config.json."),
     "profile": ("strata.cli.profile:profile", "Time a model's layers on a device that is here."),
+    "calibrate": ("strata.cli.calibrate:calibrate", "Fit the cost model to step times of your own runs."),
     "plan": ("strata.cli.groups:plan", "Plan a job on a fleet: ranked, with the reasons."),
     "simulate": ("strata.cli.simulate:simulate", "Run the steps of plans: shared links, jitter, failures."),
     "explain": ("strata.cli.explain:explain", "Say why a plan was chosen, or a domain was not."),

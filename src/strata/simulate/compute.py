@@ -1,9 +1,9 @@
 """How long each layer computes on one stage's devices.
 
 A measured profile goes before all else, then the efficiency that a job states: time = FLOPs / (devices × peak ×
-efficiency); else the kernels of `kernels.py`, one by one. To both of the latter come the tensor-parallel
-all-reduces of Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), inside the node
-(`tensor_parallel_s`).
+efficiency); else the kernels of `kernels.py`, one by one. Both of the latter go by a job's own `calibration` of
+the accelerator; to both come the tensor-parallel all-reduces of Megatron-LM (arXiv 1909.08053 §3: two per layer
+forward, two backward), inside the node (`tensor_parallel_s`).
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ def layer_times(
         if computed is None:
             return None
         forward, backward, sums_factor, trust = computed
+        own = job.calibration.get(domain.accelerator.name)
+        if own is not None:
+            forward, backward, trust = forward / own, backward / own, Trust.CALIBRATED
         useful, update = forward + backward, _update_s(job, domain, tensor_parallel)
         reduction = sums_factor * _reductions_s(job, domain, tensor_parallel, microbatch_size)
         forward, backward = forward + reduction, backward + reduction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -82,8 +83,8 @@ class TrainingJob:
 
     weights: of (efficiency, utilisation, communication cost) in the briefs' reward and in Tchebycheff.
     flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded; None:
-    what
-        its kernels reach, one by one.
+        what its kernels reach, one by one.
+    calibration: by accelerator, what kernels reach over what either of these says, fitted to the user's own runs.
     expert_imbalance: tokens of the fullest expert-parallel rank over the mean.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
@@ -111,6 +112,7 @@ class TrainingJob:
     weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
     limits: Limits = field(default_factory=Limits)
     flops_efficiency: float | None = None
+    calibration: Mapping[str, float] = field(default_factory=dict)
     fused_attention: bool = True
     model_name: str = ""
     profile: LayerProfile | None = None

@@ -170,6 +170,7 @@ class TrainingJobFile(FileModel):
     goal: GoalEntry = GoalEntry()
     limits: LimitsEntry = LimitsEntry()
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    calibration: dict[Name, Annotated[float, Field(gt=0, le=20)]] = Field(default_factory=dict)
 
 
 def load_job(source: str | Path) -> TrainingJob:
@@ -309,6 +310,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
             memory_headroom=limits.memory_headroom,
         ),
         flops_efficiency=file.efficiency,
+        calibration=file.calibration,
         profile=profile,
         pins=Pins(**file.parallel.model_dump()),
     )
