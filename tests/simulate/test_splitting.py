@@ -13,7 +13,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Job
 from strata.simulate.memory import FIXED_BYTES
-from strata.simulate.splitting import HOST_BYTES_PER_S
+from strata.simulate.splitting import DISPATCH_S, HOST_BYTES_PER_S, neighbours
 from strata.workload.huggingface import model
 from strata.workload.job import ContextExchange, Recompute
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -78,26 +78,38 @@ def test_pieces_of_a_sequence_sum_the_gradients_of_like_weights():
     assert sharded.state_shards(sharded.pipelines[0]) == 8
 
 
+def dispatched_s():
+    """What handling all rows of a sequence of 4096 takes in two all-to-alls of every layer."""
+    return 2 * 4096 * MIXTURE.experts.experts_per_token * MIXTURE.num_layers * DISPATCH_S
+
+
 def test_experts_that_lie_elsewhere_take_their_weights_along_and_cost_four_all_to_alls():
     near = replace(SITE, intra_latency_s=0.0)
     model = step_model(MIXTURE, sequence=4096, site=near)
     together, apart = (plan(model, replicas=8, expert_parallel=e, zero_stage=1) for e in (1, 8))
     extra = times(model, apart).forward_s[0] - times(model, together).forward_s[0]
     sent = 4096 * MIXTURE.experts.experts_per_token * MIXTURE.hidden_size * 2 * MIXTURE.num_layers
-    assert extra == pytest.approx(2 * sent * 7 / 8 / near.intra_bandwidth_bytes_per_s)
+    assert extra == pytest.approx(2 * sent * 7 / 8 / near.intra_bandwidth_bytes_per_s + dispatched_s())
     held = [model.stage_memory_bytes(p, p.pipelines[0], p.pipelines[0].stages[0]) for p in (together, apart)]
     experts = MIXTURE.num_layers * 128 * 3 * MIXTURE.hidden_size * MIXTURE.experts.intermediate_size
     # Weights and gradients of seven eighths of the experts; the optimizer's state was shared before.
     assert held[0] - held[1] == pytest.approx(4 * experts * 7 / 8)
 
 
-def test_tokens_that_leave_the_node_share_its_card():
+def test_tokens_go_once_to_each_node_and_share_its_cards():
+    """Of 8 experts on 2 nodes, at random, one in 256 tokens has none on the other (arXiv 2412.19437 §3.2.2)."""
     model = step_model(MIXTURE, sequence=4096, site=replace(SITE, intra_latency_s=0.0, network_latency_s=0.0))
     inside, across = (plan(model, replicas=16, expert_parallel=e) for e in (8, 16))
-    alone = times(model, plan(model, replicas=16)).forward_s[0]
-    sent = 4096 * MIXTURE.experts.experts_per_token * MIXTURE.hidden_size * 2 * MIXTURE.num_layers
-    assert times(model, across).forward_s[0] - alone == pytest.approx(2 * sent / 2 / (50e9 / 8))
-    assert times(model, inside).forward_s[0] - alone == pytest.approx(2 * sent * 7 / 8 / 300e9)
+    alone = times(model, plan(model, replicas=16)).forward_s[0] + dispatched_s()
+    once = 4096 * MIXTURE.hidden_size * 2 * MIXTURE.num_layers
+    found = times(model, across).forward_s[0] - alone
+    assert found == pytest.approx(2 * once * 255 / 256 / (50e9 / 8), rel=1e-6)
+    assert times(model, inside).forward_s[0] - alone == pytest.approx(2 * 8 * once * 7 / 8 / 300e9)
+
+
+@pytest.mark.parametrize(("tensor", "found"), [(1, 8), (2, 4), (8, 1)])
+def test_experts_lie_next_to_each_other_whatever_the_pipeline(tensor, found):
+    assert neighbours(SITE, Stage("a", 0, 4, tensor)) == found
 
 
 def test_the_fullest_expert_is_waited_for():

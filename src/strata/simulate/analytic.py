@@ -161,7 +161,7 @@ class StepModel:
         )  # fmt: skip
         if key not in self._exchanges:
             domain = self.fleet.domain(stage.domain)
-            forward, backward = self._layers_s(plan, stage, copy_devices)
+            forward, backward = self._layers_s(plan, stage)
             done = copy_exchange(
                 domain, forward, backward, self._shared_weights(plan, stage, replicas, copy_devices),
                 zero_stage=plan.zero_stage, shard_group=plan.shard_group,
@@ -175,7 +175,7 @@ class StepModel:
             self._exchanges[key] = done
         return self._exchanges[key]
 
-    def _layers_s(self, plan: TrainingPlan, stage: Stage, copy_devices: int) -> tuple[Floats, Floats]:
+    def _layers_s(self, plan: TrainingPlan, stage: Stage) -> tuple[Floats, Floats]:
         """Return forward and backward [n] of a stage's layers, what other devices of its copy add included."""
         a, z = stage.first_layer, stage.first_layer + stage.num_layers
         domain, layers = self.fleet.domain(stage.domain), self._stage_layers(plan, stage)
@@ -188,7 +188,7 @@ class StepModel:
             backward = np.concatenate([backward[: plan.recompute_layers], once[plan.recompute_layers :]])
         work = forward, backward + selective_s(self.job, domain, stage, plan)
         context = context_s(self.job, domain, stage, plan, work)
-        experts = experts_s(self.job, domain, stage, plan, work, copy_devices=copy_devices)
+        experts = experts_s(self.job, domain, stage, plan, work)
         return work[0] + context[0] + experts[0], work[1] + context[1] + experts[1]
 
     def _shared_weights(
