@@ -6,64 +6,26 @@ turns those into seconds. docs/cost-model.md gives the same in LaTeX, formula by
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations, product
-from typing import Final
+from dataclasses import replace
 
 import numpy as np
 
 from strata.arrays import Floats
 from strata.clock import Check, unlimited
 from strata.decision import Trust, worst
-from strata.fleet.fleet import Domain, Fleet, Pair
-from strata.simulate import screening
+from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.copies import CopyExchange, SharedWeights, copy_exchange
+from strata.simulate.gradient_shares import between, shares, uplink_bytes_per_s
 from strata.simulate.memory import StageShape, kept_bytes, stage_bytes
-from strata.simulate.order import orders
-from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
-from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.simulate.pipeline_times import PipelineTimes, pipelines_s
 from strata.simulate.report import StageReport, StepReport
 from strata.simulate.splitting import context_s, experts_s, offload_s, selective_s
-from strata.simulate.traffic import Hop, hops, links_used
-from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.simulate.traffic import hops, links_used
+from strata.workload.job import Recompute, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
-
-NO_HOP: Final = Hop(0.0, 0.0)
-
-BATCH_CELLS: Final = 2**14
-"""Stages of all pipelines worked through together: one slot of the recurrence costs about the same for fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineTimes:
-    """One pipeline in seconds: per stage [S] and per cut [S-1], forward and backward direction.
-
-    sync_s: what the gradient sum between its copies adds, the overlap with backward taken off. gather_s: what
-    gathering the updated weights adds.
-    """
-
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    useful_s: tuple[float, ...]
-    update_s: float
-    there: tuple[Hop, ...]
-    back: tuple[Hop, ...]
-    sync_s: float = 0.0
-    gather_s: float = 0.0
-
-    @property
-    def closing_s(self) -> float:
-        """What follows the gradient sums: the update, and the gathering of what it changed."""
-        return self.update_s + self.gather_s
-
-    def local(self) -> PipelineTimes:
-        """Return the same pipeline with wide-area hops made free: what the WAN costs is the difference."""
-        there, back = (tuple(NO_HOP if k.wan_bytes else k for k in cuts) for cuts in (self.there, self.back))
-        return replace(self, there=there, back=back)
 
 
 class StepModel:
@@ -288,7 +250,7 @@ class StepModel:
         """Yield each plan with the times of its pipelines, all pipelines batched together."""
         pieces = [(plan, pipeline) for plan in plans for pipeline in plan.pipelines]
         times = [self.times(plan, pipeline) for plan, pipeline in pieces]
-        pipeline_s = _pipelines_s(
+        pipeline_s = pipelines_s(
             pieces, [item.local() for item in times] if free_wan else times, exact=exact, check=check
         )
         start = 0
@@ -306,7 +268,9 @@ class StepModel:
         if key not in self._sums:
             size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
             self._sums[key] = best_all_reduce(
-                size, *_between(self.fleet, groups), np.array([_uplink(self.fleet, group) for group in groups])
+                size,
+                *between(self.fleet, groups),
+                np.array([uplink_bytes_per_s(self.fleet, group) for group in groups]),
             )
         return self._sums[key]
 
@@ -423,183 +387,3 @@ def _works_alone(plan: TrainingPlan, stage: Stage) -> bool:
         and plan.recompute_layers is None
         and not plan.activation_offload
     )
-
-
-def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:
-    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk.
-
-    Where weight gradients are apart they take a third of the useful work, as a forward does: each matrix is
-    multiplied with once forward and twice backward (arXiv 2401.10241 §2). A profile may have shorter backwards: of
-    those at most half.
-    """
-    forward, backward = np.array(times.forward_s), np.array(times.backward_s)
-    weight = np.zeros_like(forward)
-    if plan.schedule is Schedule.ZERO_BUBBLE:
-        weight = np.minimum(np.array(times.useful_s) / 3, backward / 2)
-    chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
-    return np.stack([forward, backward - weight, weight]) / chunks
-
-
-def wrap_hop(cuts: Sequence[Hop]) -> Hop:
-    """Return the hop from the last stage back to the first for the next chunk: the slowest of those between."""
-    return max(cuts, key=lambda hop: hop.serial_s + hop.latency_s, default=NO_HOP)
-
-
-def _pipelines_s(
-    pieces: Sequence[tuple[TrainingPlan, Pipeline]],
-    times: Sequence[PipelineTimes],
-    *,
-    exact: bool,
-    check: Check,
-) -> Floats:
-    """Return the time of each pipeline (or a bound on it), batched over those of equal length or like count."""
-    groups: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
-    for index, (plan, pipeline) in enumerate(pieces):
-        stages, count, special = len(pipeline.stages), pipeline.microbatches, plan.schedule in _ORDERED
-        if special and stages > 1:
-            key = (str(plan.schedule), stages, plan.virtual_stages, count if exact else 0)
-        elif exact and stages > 1:
-            key = ("", 0, 1, 0)
-        else:
-            key = ("", stages, 1, 0)
-        groups[key].append(index)
-    step_s = np.zeros(len(pieces))
-    for (schedule, length, chunks, _), members in groups.items():
-        counts = np.array([pieces[i][1].microbatches for i in members])
-        own = [times[i] for i in members]
-        if schedule and exact:
-            step_s[members] = _ordered_s([pieces[i] for i in members], own, check)
-        elif schedule:
-            work = np.array([operations_s(pieces[i][0], times[i]) for i in members])
-            step_s[members] = screening.ordered_bound_s(stack(own), counts, chunks, work[:, 2] * chunks)
-        elif length == 0:
-            step_s[members] = _recurrences_s([pieces[i][1] for i in members], own, check)
-        elif exact and length == 1:
-            step_s[members] = counts * np.array([item.forward_s[0] + item.backward_s[0] for item in own])
-        else:
-            step_s[members] = screening.lower_bound_s(stack(own), counts)
-    return step_s
-
-
-_ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-"""Schedules whose orders are not forwards and backwards in turn."""
-
-
-def _ordered_s(
-    pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], check: Check
-) -> Floats:
-    """Return the exact time of pipelines of one schedule and as many stages, chunks and microbatches.
-
-    Of more operations than can be stepped through, the pace is that of fewer microbatches (see `pipeline`).
-    """
-    plan, pipeline = pieces[0]
-    busy_s = np.array([operations_s(plan, item) for (plan, _), item in zip(pieces, times, strict=True)])
-    serial, latency = (np.zeros((len(times), 2 * len(pipeline.stages))) for _ in range(2))
-    for row, item in enumerate(times):
-        there = (*item.there, wrap_hop(item.there))
-        back = (wrap_hop(item.back), *item.back)
-        for way, hops_ in enumerate((there, back)):
-            serial[row, way::2] = [hop.serial_s for hop in hops_]
-            latency[row, way::2] = [hop.latency_s for hop in hops_]
-    wires = Wires(serial, latency)
-
-    def taking(count: int) -> Floats:
-        rows = orders(plan, replace(pipeline, microbatches=count))
-        return ordered_s(busy_s, wires, tuple(map(tuple, rows)), check=check)
-
-    group = len(pipeline.stages)
-    most = max(4, MOST_WORK // (6 * group * plan.virtual_stages) // group // 2 * 2) * group
-    if pipeline.microbatches <= most:
-        return taking(pipeline.microbatches)
-    # Whole groups of S, and what is left over beside them: interleaved chunks go through in groups.
-    over = (pipeline.microbatches - most) % group
-    whole, half = taking(most + over), taking(most // 2 + over)
-    return whole + (pipeline.microbatches - most - over) * (whole - half) / (most - most // 2)
-
-
-def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes], check: Check) -> Floats:
-    """Return the exact time of each pipeline: those of like count in one batch, whatever their lengths."""
-    counts = np.array([pipeline.microbatches for pipeline in pipelines])
-    longest = max(len(pipeline.stages) for pipeline in pipelines)
-    rows = max(1, BATCH_CELLS // longest)
-    step_s, order = np.zeros(len(pipelines)), np.argsort(counts, kind="stable")
-    for chunk in (order[first : first + rows] for first in range(0, len(order), rows)):
-        width = max(len(pipelines[i].stages) for i in chunk)
-        warmup = np.zeros((len(chunk), width), dtype=np.int64)
-        for row, i in enumerate(chunk):
-            depth = [stage.warmup for stage in pipelines[i].stages]
-            # The stages filled in before take no time; their warm-ups only have to fall strictly, too.
-            ahead = range(depth[0] + width - len(depth), depth[0], -1)
-            warmup[row] = [*ahead, *depth]
-        step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup, check=check)
-    return step_s
-
-
-def stack(times: Sequence[PipelineTimes]) -> StageTimes:
-    """Return pipelines as one batch of arrays; shorter ones begin with stages and links that take no time."""
-    stages = max(len(item.forward_s) for item in times)
-
-    def filled(rows: Sequence[Sequence[float]], width: int) -> Floats:
-        return np.array([[*(0.0,) * (width - len(row)), *row] for row in rows]).reshape(len(times), width)
-
-    def hop(name: str, *, back: bool) -> Floats:
-        return filled([[getattr(h, name) for h in (t.back if back else t.there)] for t in times], stages - 1)
-
-    return StageTimes(
-        filled([t.forward_s for t in times], stages), filled([t.backward_s for t in times], stages),
-        hop("serial_s", back=False), hop("latency_s", back=False),
-        hop("serial_s", back=True), hop("latency_s", back=True),
-    )  # fmt: skip
-
-
-Share = tuple[str, float, float]
-"""A domain and the fractions of the model's parameters between which it holds them."""
-
-
-def shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
-    """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
-    total = float(before[-1])
-    shares: list[Share] = []
-    for stage in pipeline.stages:
-        first = float(before[stage.first_layer]) / total
-        last = float(before[stage.first_layer + stage.num_layers]) / total
-        if shares and shares[-1][0] == stage.domain:
-            first = shares.pop()[1]
-        shares.append((stage.domain, first, last))
-    return tuple(shares)
-
-
-def exchanged(groups: Sequence[tuple[Share, ...]]) -> Iterator[tuple[int, int, Pair, float]]:
-    """Yield which share of the gradients two pipelines exchange over which link: each layer's holders meet."""
-    for (r, source), (q, dest) in permutations(enumerate(groups), 2):
-        for (a, first, last), (b, low, high) in product(source, dest):
-            share = min(last, high) - max(first, low)
-            if share > 0:
-                yield r, q, (a, b), share
-
-
-def _uplink(fleet: Fleet, group: Sequence[Share]) -> float:
-    """Return at which rate the sites of a pipeline can send the gradients they hold [B/s]."""
-    held: dict[str, float] = defaultdict(float)
-    for name, first, last in group:
-        held[name] += last - first
-    caps = [(fleet.domain(name).uplink_bytes_per_s, share) for name, share in held.items()]
-    return min((uplink / share for uplink, share in caps if uplink is not None and share > 0), default=np.inf)
-
-
-def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:
-    """Return bandwidth and latency between pipelines that sum the gradients of the whole model.
-
-    Links are independent and used at the same time: B_rq = min over domain pairs of B_ab / share of (a, b).
-    """
-    count = len(groups)
-    if all(len(group) == 1 for group in groups):
-        pick = np.ix_(*[[fleet.index(name) for [(name, _, _)] in groups]] * 2)
-        return fleet.bandwidth_bytes_per_s()[pick], fleet.latency_s()[pick]
-    bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
-    for r, q, pair, share in exchanged(groups):
-        link = fleet.links.get(pair)
-        speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
-        bandwidth[r, q] = min(bandwidth[r, q], speed / share)
-        latency[r, q] = max(latency[r, q], delay)
-    return bandwidth, latency

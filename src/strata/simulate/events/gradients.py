@@ -15,9 +15,9 @@ import numpy as np
 from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.fleet.fleet import Link, Pair
-from strata.simulate.analytic import exchanged, shares
 from strata.simulate.collective import AllReduce
 from strata.simulate.events.pipeline import Sender, SharedState, Steps, answers
+from strata.simulate.gradient_shares import exchanged, shares
 from strata.simulate.timeline import SpanKind
 from strata.workload.plan import TrainingPlan
 

@@ -12,9 +12,9 @@ import simpy
 
 from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
-from strata.simulate.analytic import PipelineTimes, operations_s, wrap_hop
 from strata.simulate.events.network import Network
 from strata.simulate.order import KINDS, StageWork, orders, target
+from strata.simulate.pipeline_times import PipelineTimes, operations_s, wrap_hop
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop
 from strata.workload.job import Schedule

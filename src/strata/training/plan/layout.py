@@ -14,8 +14,9 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from strata.errors import BadFile, Fault
 from strata.files import Document, FileModel, read_document
 from strata.names import closest
-from strata.simulate.analytic import StepModel, stack
+from strata.simulate.analytic import StepModel
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
+from strata.simulate.pipeline_times import stack
 from strata.training.plan.legality import misfits
 from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan

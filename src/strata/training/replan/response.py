@@ -27,8 +27,9 @@ from array_api_compat import array_namespace
 
 from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Fleet
-from strata.simulate.analytic import PipelineTimes, StepModel
+from strata.simulate.analytic import StepModel
 from strata.simulate.collective import eta
+from strata.simulate.pipeline_times import PipelineTimes
 from strata.training.environment.network import scaled
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan

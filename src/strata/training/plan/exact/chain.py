@@ -13,9 +13,9 @@ import numpy as np
 from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
-from strata.simulate.analytic import stack
 from strata.simulate.memory import StageRoom, StageShape
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
+from strata.simulate.pipeline_times import stack
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.splits import Splits

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.simulate.analytic import stack
+from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
