@@ -78,7 +78,7 @@ def test_of_very_many_operations_the_pace_is_taken_from_fewer(schedule, monkeypa
     pipeline = Pipeline(tuple(Stage("a", 2 * i, 2, 2, 3 - i) for i in range(4)), 1, 256)
     plan = TrainingPlan((pipeline,), 1, schedule, virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1)
     whole = model.reports([plan])[0].step_time_s
-    monkeypatch.setattr("strata.simulate.analytic.MOST_WORK", 1 << 10)
+    monkeypatch.setattr("strata.simulate.pipeline_times.MOST_WORK", 1 << 10)
     assert StepModel(model.fleet, model.job).reports([plan])[0].step_time_s == pytest.approx(whole)
 
 
