@@ -33,9 +33,8 @@ def case(seed: int):
         times.append(np.where(fits, row[None, :] - row[:, None], np.inf))
     serial, latency = rng.choice([0.0, 0.1, 2.0], (2, 2, max(0, stages - 1)))
     warmup = np.minimum(np.cumsum(rng.integers(1, 4, stages))[::-1] - 1, count - 1)
-    rounds = [(count - 1 - there) // (here - there + 1) for here, there in pairwise(warmup.tolist())]
     hops_s = (serial + latency).sum(axis=0).tolist()
-    splits = Splits(times, hops_s, rounds, float(serial.max(initial=0.0)), count)
+    splits = Splits(times, hops_s, warmup.tolist(), float(serial.max(initial=0.0)), count)
 
     def exact_s(counts: tuple[int, ...]) -> float:
         ends = np.cumsum([0, *counts])
@@ -69,7 +68,7 @@ def test_no_split_that_fits_is_faster_than_the_bound_or_left_out_below_a_limit(s
 @given(st.integers(0, 10**6))
 def test_of_stages_alone_the_best_split_reaches_the_bound(seed):
     splits, fitting, _ = case(seed)
-    free = Splits(splits.times, [0.0] * len(splits.hops_s), [0] * len(splits.rounds), 0.0, splits.microbatches)
+    free = Splits(splits.times, [0.0] * len(splits.hops_s), [], 0.0, splits.microbatches)
     if fitting:
         assert splits.best in fitting
         assert np.isclose(free.bound_s, min(bound_s(free, counts) for counts in fitting))
@@ -90,7 +89,7 @@ def test_ties_of_the_slowest_stage_go_to_the_split_that_fills_the_pipeline_soone
     """80 layers on 6 stages: two stages of 14 come first, not five of them and one of 10."""
     at = np.arange(81.0)
     times = np.where(at[None, :] > at[:, None], at[None, :] - at[:, None], np.inf)
-    splits = Splits([times] * 6, [0.0] * 5, [0] * 5, 0.0, 64)
+    splits = Splits([times] * 6, [0.0] * 5, [], 0.0, 64)
     assert splits.bound_s == 14 + 64 * 14
     counts = splits.best
     assert counts is not None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -14,11 +14,11 @@ from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.memory import StageRoom, StageShape
-from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
+from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
 from strata.simulate.pipeline_times import stack
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.problem import ParallelConfig, Problem
-from strata.training.plan.exact.splits import Splits
+from strata.training.plan.exact.splits import EXACT, Splits
 from strata.units import show_bytes
 from strata.workload.job import Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -28,6 +28,10 @@ CHUNKS: Final = 2
 
 MANY: Final = 10**9
 """Microbatches so many that only the slowest stage counts."""
+
+FEW: Final = 64
+MOST_TIMED: Final = 4096
+"""Splits of one chain whose pipelines are timed together before any is built: few at first, then ever more."""
 
 Layout = tuple[tuple[Domain, int], ...]
 """Domain and tensor-parallel degree of each stage, in pipeline order."""
@@ -47,6 +51,8 @@ class Chain:
     """What its messages between domains cost a step at least."""
     useful_s: float
     """Device-seconds of use in a step at most."""
+    cuts: tuple[tuple[Hop, Hop], ...] = ()
+    """What a microbatch costs at least over each cut, there and back."""
     after_s: float = 0.0
     """What a step takes at least after its pipeline."""
 
@@ -79,12 +85,46 @@ class Chain:
     def within(self, limit_s: float) -> Iterator[TrainingPlan]:
         """Yield the plan of every other split whose step could take at most `limit_s`."""
         own = tuple(stage.num_layers for stage in self.plan.pipelines[0].stages)
-        for counts in self.splits.within(limit_s - self.after_s) if self.splits is not None else ():
+        for counts in self._close(limit_s - self.after_s):
             if counts != own:
                 plan = _with_layers(self.plan, counts)
                 fitting = self.problem.model.fastest_zero(plan, _zero_stages(self.problem, plan))
                 if fitting is not None:
                     yield fitting
+
+    def _close(self, limit_s: float) -> Iterator[tuple[int, ...]]:
+        """Yield the splits within a limit, the first MOST_TIMED of them as far as the recurrence says so, too."""
+        splits = self.splits.within(limit_s) if self.splits is not None else iter(())
+        size = FEW
+        for done in iter(lambda: list(islice(splits, size)), []):
+            for counts, time_s in zip(done, self._least_s(done), strict=True):
+                if time_s <= limit_s * EXACT:
+                    yield counts
+            if size == MOST_TIMED:
+                break
+            size = min(4 * size, MOST_TIMED)
+        yield from splits
+
+    def _least_s(self, splits: Sequence[tuple[int, ...]]) -> Floats:
+        """Return the time of the pipeline in each of these splits, but for what its copies exchange."""
+        pipeline = self.plan.pipelines[0]
+        ends = np.cumsum([[0, *counts] for counts in splits], axis=1)
+        forward, backward = np.empty((2, *ends[:, 1:].shape))
+        for i, stage in enumerate(pipeline.stages):
+            layers = self.problem.model.layers(
+                self.problem.fleet.domain(stage.domain), stage.tensor_parallel,
+                self.plan.microbatch_size, self.plan.recompute,
+            )  # fmt: skip
+            assert layers is not None, "domains of unknown speed are excluded before"
+            for times, sums in ((forward, layers.forward), (backward, layers.backward)):
+                times[:, i] = sums[ends[:, i + 1]] - sums[ends[:, i]]
+        links = [
+            np.broadcast_to([getattr(cut[way], name) for cut in self.cuts], forward[:, 1:].shape)
+            for way in (0, 1)
+            for name in ("serial_s", "latency_s")
+        ]
+        warmup = np.array([stage.warmup for stage in pipeline.stages])
+        return np.asarray(recurrence_s(StageTimes(forward, backward, *links), pipeline.microbatches, warmup))
 
 
 def least_path_share(job: TrainingJob) -> float:
@@ -189,13 +229,14 @@ class _Row:
             None if paced or len(self.layout) == 1 else self._splits(plan, zero_stages, count),
             egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
             useful_s=messages * most_useful_s,
+            cuts=tuple(self._hops),
         )
 
     def _splits(self, plan: TrainingPlan | None, zero_stages: tuple[int, ...], microbatches: int) -> Splits:
         """Return the splits whose stages each fit under one of these ZeRO stages; without a plan, all."""
         config, kinds = self.config, self.problem.kinds
         shapes: list[tuple[StageShape, ...]] = [()] * len(self.layout)
-        rounds = [0] * (len(self.layout) - 1)
+        warmup: tuple[int, ...] = ()
         if plan is not None:
             pipeline = plan.pipelines[0]
             with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
@@ -203,18 +244,17 @@ class _Row:
                 tuple(StageShape.of(each, pipeline, position) for each in with_zero)
                 for position in range(len(self.layout))
             ]
-            warmup = [min(stage.warmup, microbatches - 1) for stage in pipeline.stages]
             if plan.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE):
-                rounds = [(microbatches - 1 - there) // (here - there + 1) for here, there in pairwise(warmup)]
+                warmup = tuple(min(stage.warmup, microbatches - 1) for stage in pipeline.stages)
         row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
         work = config.microbatch_size, config.recompute
-        key = (row, work, self._hops_s, self._slowest_s, tuple(shapes), tuple(rounds), microbatches)
+        key = (row, work, self._hops_s, self._slowest_s, tuple(shapes), warmup, microbatches)
         if key not in self.problem.splits:
             times = [
                 self._stage_s(domain, ranks, some)
                 for (domain, ranks), some in zip(self.layout, shapes, strict=True)
             ]
-            self.problem.splits[key] = Splits(times, self._hops_s, rounds, self._slowest_s, microbatches)
+            self.problem.splits[key] = Splits(times, self._hops_s, warmup, self._slowest_s, microbatches)
         return self.problem.splits[key]
 
     def _stage_s(self, domain: Domain, ranks: int, shapes: tuple[StageShape, ...]) -> Floats:

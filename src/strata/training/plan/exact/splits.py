@@ -18,14 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
 
 EXACT: Final = 1 + 1e-12
 """What is equal but for rounding counts as equal."""
+
+TOGETHER: Final = 256
+"""Splits of the first stages that are made longer together: few enough that the best come soon."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,20 @@ class Splits:
     """The splits of L layers over S stages, at least one layer each.
 
     times: per stage, time [L + 1, L + 1] of the layers from a row to a column, inf where they are none or too
-    many for its memory. hops_s: per cut, there and back. rounds: per cut, the round trips that are waited for.
+    many for its memory. hops_s: per cut, there and back. warmup: per stage, at most M - 1; none: order unknown.
     slowest_s: how long the slowest link is busy with one message.
     """
 
     times: Sequence[Floats]
     hops_s: Sequence[float]
-    rounds: Sequence[int]
+    warmup: Sequence[int]
     slowest_s: float
     microbatches: int
+
+    @cached_property
+    def _rounds(self) -> list[int]:
+        """How often each stage but the first waits for what is in flight between it and the one before."""
+        return [(self.microbatches - 1 - here) // (above - here + 1) for above, here in pairwise(self.warmup)]
 
     @cached_property
     def _least(self) -> tuple[list[Floats], list[Floats]]:
@@ -52,7 +61,7 @@ class Splits:
         for stage in reversed(range(len(self.times))):
             times, hop_s = self.times[stage], self._hop_s(stage)
             onward = np.maximum(times * self.microbatches, times + (hop_s + bounds[-1]))
-            if stage and (rounds := self.rounds[stage - 1]):
+            if stage and self._rounds and (rounds := self._rounds[stage - 1]):
                 least_s = float(np.diagonal(self.times[stage - 1], 1).min())
                 onward = np.maximum(onward, times * (1 + rounds) + rounds * (self.hops_s[stage - 1] + least_s))
             bounds.append(onward.min(axis=1))
@@ -85,23 +94,68 @@ class Splits:
 
     def within(self, limit_s: float) -> Iterator[tuple[int, ...]]:
         """Yield every split whose own bound is at most `limit_s`: no step of any other one is faster than that."""
-        bounds, paths = self._least
-        stages, waited_s = len(self.times), (self.microbatches - 1) * self.slowest_s
-        partial: list[tuple[tuple[int, ...], int, float, float]] = [((), 0, 0.0, 0.0)]
+        stages = len(self.times)
+        partial = [(np.zeros((1, 1), dtype=np.int64), np.empty((1, 0)))]
         while partial:
-            counts, first, upstream_s, before_s = partial.pop()
-            stage = len(counts)
-            if stage == stages:
-                yield counts
+            cuts, times = partial.pop()
+            if cuts.shape[1] > stages:
+                yield from map(tuple, np.diff(cuts).tolist())
                 continue
-            times, hop_s = self.times[stage][first], self._hop_s(stage)
-            values = np.maximum(times * self.microbatches, times + (hop_s + bounds[stage + 1]))
-            values = np.maximum(values, times + (hop_s + waited_s + paths[stage + 1]))
-            if stage and (rounds := self.rounds[stage - 1]):
-                around = times + (before_s + self.hops_s[stage - 1])
-                values = np.maximum(values, times + rounds * around)
-            fitting = np.flatnonzero(np.isfinite(values) & (values <= limit_s - upstream_s))
-            # The best comes last, and is taken first.
-            for last in fitting[np.argsort(-values[fitting], kind="stable")].tolist():
-                time_s = float(times[last])
-                partial.append(((*counts, last - first), last, upstream_s + time_s + hop_s, time_s))
+            if len(cuts) > TOGETHER:
+                partial.append((cuts[TOGETHER:], times[TOGETHER:]))
+                cuts, times = cuts[:TOGETHER], times[:TOGETHER]
+            cuts, times = self._longer(cuts, times, limit_s)
+            if len(cuts):
+                partial.append((cuts, times))
+
+    def _longer(self, cuts: Ints, times: Floats, limit_s: float) -> tuple[Ints, Floats]:
+        """Return splits of the first stages [N, i + 1] with their times [N, i], made longer by one stage.
+
+        Those that take more than `limit_s` are left out; the least of each come first.
+        """
+        bounds, paths = self._least
+        stage = times.shape[1]
+        waited_s, hop_s = (self.microbatches - 1) * self.slowest_s, self._hop_s(stage)
+        upstream_s = times.sum(axis=1) + sum(self.hops_s[:stage])
+        own = self.times[stage][cuts[:, -1]]
+        values = np.maximum(own * self.microbatches, own + (hop_s + bounds[stage + 1]))
+        values = upstream_s[:, None] + np.maximum(values, own + (hop_s + waited_s + paths[stage + 1]))
+        row, last = np.nonzero(np.isfinite(values) & (values <= limit_s))
+        each = values[row, last]
+        cuts = np.column_stack([cuts[row], last])
+        times = np.column_stack([times[row], own[row, last]])
+        if self.warmup and stage and len(row):
+            each = np.maximum(each, self._waited_s(times))
+        best_first = np.lexsort((each, row))
+        best_first = best_first[each[best_first] <= limit_s]
+        return cuts[best_first], times[best_first]
+
+    def _waited_s(self, times: Floats) -> Floats:
+        """Return the bound of the round trips in these first stages [N], at the pace of the last or a slowest one.
+
+        Those that the next to last stages had are left out: they were looked at when these were the last.
+        """
+        stage = times.shape[1] - 1
+        first, last = np.triu_indices(stage + 1, 1)
+        waited_s = self._round_trips_s(times, np.array([stage]), first, last)
+        slowest = stage - np.argmax(times[:, ::-1] * EXACT >= times.max(axis=1, keepdims=True), axis=1)
+        above, ends_here = np.flatnonzero(slowest < stage), last == stage
+        if len(above):
+            others_s = self._round_trips_s(times[above], slowest[above, None], first[ends_here], last[ends_here])
+            waited_s[above] = np.maximum(waited_s[above], others_s)
+        return waited_s
+
+    def _round_trips_s(self, times: Floats, pace: Ints, first: Ints, last: Ints) -> Floats:
+        """Return the bound [N] of these stages: all microbatches at one's pace [N, 1], but for round trips."""
+        rows, depth = np.arange(len(times))[:, None], np.asarray(self.warmup)
+        after = np.cumsum(times, axis=1) + np.concatenate([[0.0], np.cumsum(self.hops_s)])[: times.shape[1]]
+        before, own = after - times, times[rows, pace]
+        top, bottom = np.minimum(first, pace), np.maximum(last, pace)
+        is_inside = (top == first) & (bottom == last)
+        in_flight = depth[first] - depth[last] + 1
+        left = self.microbatches - 1 - np.where(is_inside, depth[last], depth[top] + 1)
+        rounds = np.maximum(0, left // in_flight)
+        waited = rounds * (after[:, last] - before[:, first] - own * in_flight)
+        there = after[rows, bottom] - before[rows, top] - own * (depth[top] - depth[bottom] + 1)
+        waited += np.where(is_inside | (left < 0), 0.0, there)
+        return np.asarray(before[rows, pace][:, 0] + self.microbatches * own[:, 0] + waited.max(axis=1, initial=0.0))
