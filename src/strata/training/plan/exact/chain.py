@@ -31,7 +31,7 @@ MANY: Final = 10**9
 
 FEW: Final = 64
 MOST_TIMED: Final = 4096
-"""Splits of one chain whose pipelines are timed together before any is built: few at first, then ever more."""
+"""Splits of one chain whose pipelines are timed together before any is built, a FEW of them first."""
 
 Layout = tuple[tuple[Domain, int], ...]
 """Domain and tensor-parallel degree of each stage, in pipeline order."""
@@ -95,14 +95,11 @@ class Chain:
     def _close(self, limit_s: float) -> Iterator[tuple[int, ...]]:
         """Yield the splits within a limit, the first MOST_TIMED of them as far as the recurrence says so, too."""
         splits = self.splits.within(limit_s) if self.splits is not None else iter(())
-        size = FEW
-        for done in iter(lambda: list(islice(splits, size)), []):
-            for counts, time_s in zip(done, self._least_s(done), strict=True):
+        for size in (FEW, MOST_TIMED):
+            done = list(islice(splits, size))
+            for counts, time_s in zip(done, self._least_s(done) if done else (), strict=True):
                 if time_s <= limit_s * EXACT:
                     yield counts
-            if size == MOST_TIMED:
-                break
-            size = min(4 * size, MOST_TIMED)
         yield from splits
 
     def _least_s(self, splits: Sequence[tuple[int, ...]]) -> Floats:

@@ -5,12 +5,14 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
 
 * a stage works through all microbatches: upstream + M t_i;
 * so does the slowest link, beside the way of one microbatch: path + (M - 1) × its serialisation;
-* a stage waits for what is in flight to its next one: upstream + t_i + n (t_i-1 + hop_i-1 + t_i), n the
-  round trips that warm-ups w make, floor((M - 1 - w_i) / (w_i-1 - w_i + 1)): each ends before the next begins
-  (the cycle of `screening.one_f_one_b_s`).
+* stage s waits for what is in flight to a stage e below it, k = w_s - w_e + 1 microbatches of warm-ups w, for as
+  long as C_se = Σ t + Σ hops from s to e (the cycle of `screening.one_f_one_b_s`). A path through all operations
+  that keeps the pace of stage p but for n such round trips takes upstream_p + M t_p + n (C_se - k t_p), where p is
+  from s to e and n = floor((M - 1 - w_e) / k); elsewhere n = floor((M - 2 - w_min(s, p)) / k), and one more round
+  trip leads from p to s and e.
 
 The first is nested, V_i = max(M t_i, t_i + hop_i + V_i+1), so its least over all splits is found backwards, one
-stage at a time; so is the shortest path. The third needs two stages and is looked at where both are known.
+stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
 """
 
 from __future__ import annotations
@@ -158,4 +160,5 @@ class Splits:
         waited = rounds * (after[:, last] - before[:, first] - own * in_flight)
         there = after[rows, bottom] - before[rows, top] - own * (depth[top] - depth[bottom] + 1)
         waited += np.where(is_inside | (left < 0), 0.0, there)
-        return np.asarray(before[rows, pace][:, 0] + self.microbatches * own[:, 0] + waited.max(axis=1, initial=0.0))
+        alone = before[rows, pace] + self.microbatches * own
+        return np.asarray(alone[:, 0] + waited.max(axis=1, initial=0.0))
