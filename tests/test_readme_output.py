@@ -15,7 +15,6 @@ from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.training.plan.baselines import nsga2
 from tests import ROOT
 
-ROOT = ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 SHOWN = [

@@ -159,7 +159,7 @@ def test_the_errors_are_also_a_picture(capsys, tmp_path):
 
 @pytest.mark.long("predicts a table of large plans")
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="no table of published runs here")
-def test_published_runs_are_foretold(capsys):
+def test_published_runs_are_predicted(capsys):
     assert run(["bench", "published", str(PUBLISHED), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     graded = list(csv.DictReader(io.StringIO(PUBLISHED.read_text())))

@@ -165,7 +165,7 @@ shared = pytest.mark.skipif(not CASES.exists(), reason="the measured runs are no
 
 
 @shared
-def test_measured_runs_are_foretold_better_than_by_the_published_simulator():
+def test_measured_runs_are_predicted_better_than_by_the_published_simulator():
     file = read_cases(CASES)
     rows, table = accuracy_rows(file), fit_table(file)
     alone, sets = table.leave_one_out(), table.leave_one_set_out()
