@@ -84,13 +84,14 @@ def reload_inputs(file: TrainingPlanFile) -> PlanInputs:
     """Read again what a plan was made from. Raises UsageError where it names no files or they cannot be read."""
     again = "strata plan train FLEET JOB --save plan.json"
     if not {"fleet", "job"} <= file.inputs.keys():
-        raise UsageError(f"{file.name}: the plan does not name its fleet and job files", hint=again)
+        raise UsageError(f"{file.source}: the plan does not name its fleet and job files", hint=again)
     names = file.inputs["fleet"], file.inputs["job"]
     try:
         fleet, job = load_fleet(names[0]), requested_job(load_job(names[1]), file.request)
     except StrataError as error:
         again = f"strata plan train {names[0]} {names[1]} --save plan.json, where these files are"
-        raise UsageError(f"{file.name} was planned from files that cannot be read: {error}", hint=again) from error
+        problem = f"{file.source} was planned from files that cannot be read: {error}"
+        raise UsageError(problem, hint=again) from error
     _, now = inputs_digest(fleet, job)
     changes = []
     if now.fleet != file.digests.fleet:
@@ -139,6 +140,7 @@ def _checked(document: Document) -> TrainingPlanFile:
         )
         raise BadFile([fault], hint=f"strata plan train {names[0]} {names[1]} --save plan.json")
     file = document.check(TrainingPlanFile)
+    file.read_from(document.path)
     lists = {"plans": file.plans, "front": file.front or []}
     faults = [
         fault

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from strata.decision import Trust
 from strata.files import FileModel
@@ -425,3 +425,13 @@ class TrainingPlanFile(FileModel):
     front: list[RankedPlanEntry] | None = None
     knee: KneeEntry | None = None
     given: GivenPlanEntry | None = None
+    _source: str = PrivateAttr("")
+
+    @property
+    def source(self) -> str:
+        """The file it was read from, or its own name."""
+        return self._source or self.name
+
+    def read_from(self, source: str) -> None:
+        """Remember the file it was read from: what is wrong with it is said of that file."""
+        self._source = source
