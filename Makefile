@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster control-plane vm-test vm check docs clean
+.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -20,8 +20,9 @@ $(VENV)/dev.stamp: $(VENV)/base.stamp
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, no GPU)
+demo: $(VENV)/base.stamp  ## plan three real jobs, then run and move a small one (no torch, no GPU, no root)
 	$(BIN)/strata demo
+	$(BIN)/strata demo --live
 
 test: $(VENV)/dev.stamp  ## run all tests that need no real parts and take no long time
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'not real and not long and not full'
@@ -39,6 +40,7 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 	touch $@
 
 # Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.
+# Clusters of Slurm and recordings need packages of the system, which .ci/run names.
 test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'long and not real and not full'
 	STRATA_REAL=1 $(BIN)/python -m pytest -m 'real and not full'
@@ -61,6 +63,9 @@ vm:  ## fetch a kernel and build scx_layered for the tests in a virtual machine,
 
 vm-test: $(VENV)/dev.stamp vm  ## run strata host on a kernel with sched_ext, in a virtual machine (15 minutes)
 	STRATA_VM=1 $(BIN)/python -m pytest tests/host/vm
+
+test-gpu: $(VENV)/dev.stamp  ## hold the slicing library against a real NVIDIA GPU that nobody else uses (an hour; says what it measured)
+	$(BIN)/python -m pytest tests/slicing/gpu -s -rs -p no:xdist -o addopts=
 
 test-full: test test-real test-minutes vm-test  ## all of these and 3 rounds of test-laws: before an issue is called resolved
 	$(MAKE) test-laws ROUNDS=3

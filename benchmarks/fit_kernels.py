@@ -1,8 +1,8 @@
 """Fit the constants of `strata.simulate.kernel_rates` to published runs and show how well they foretell others.
 
-    python benchmarks/fit_kernels.py FILE.csv
+    python benchmarks/fit_kernels.py FILE.csv [FILE.csv ...]
 
-FILE.csv is a table of `strata bench published`. Three fits, each to the rows it is about: dense models in 16 bit,
+FILE.csv are tables of `strata bench published`. Three fits, each to the rows it is about: dense models in 16 bit,
 dense models in 8 bit, mixtures of experts. Prints the constants, the errors by source, and those of each source
 under constants fitted to the others (of a fit that sees more than one source).
 """
@@ -24,14 +24,14 @@ OUTLIER = 0.1
 PRIOR = 0.1
 """Weight of a constant's own start: a quarter off it costs as much as one row that is 2.5 % off. It decides where
 the rows left say nothing of a constant."""
-STEP, ROUNDS = 0.01, 8
+STEP, ROUNDS = 0.01, 4
 
 Setter = Callable[[float], None]
 
 
-def share(family: str, name: str) -> Setter:
+def share(family: str, *names: str) -> Setter:
     def put(value: float) -> None:
-        kernel_rates.SHARES[family] = replace(kernel_rates.SHARES[family], **{name: value})
+        kernel_rates.SHARES[family] = replace(kernel_rates.SHARES[family], **dict.fromkeys(names, value))
 
     return put
 
@@ -47,7 +47,11 @@ FITS: dict[str, dict[str, tuple[float, Setter]]] = {
         "ATTENTION_SHARE": (0.5, constant("ATTENTION_SHARE")),
         "SUMS_FACTOR": (1.5, constant("SUMS_FACTOR")),
     },
-    "dense, 8 bit": {"matmul_fp8 H100": (0.6, share("H100", "matmul_fp8"))},
+    "dense, 8 bit": {
+        "matmul_fp8 H100": (0.6, share("H100", "matmul_fp8")),
+        **{f"matmul {card}": (0.6, share(card, "matmul", "matmul_fp8")) for card in ("B200", "GB200", "GB300")},
+    },
+    "mixtures": {"SORT_S": (60e-9, constant("SORT_S"))},
 }
 
 
@@ -90,15 +94,19 @@ def by_source(runs: Sequence[PublishedRun], errors: np.ndarray) -> str:
     return "  ".join(parts)
 
 
-def main(path: str) -> None:
-    table = [run for run in read_runs(path) if run.step_s is not None]
+def main(*paths: str) -> None:
+    table = [run for path in paths for run in read_runs(path) if run.step_s is not None]
     for name, constants in FITS.items():
         runs = [run for run in table if kind(run) == name]
         if not runs:
             continue
+        seen = {kernel_rates.FAMILIES.get(run.accelerator.name.partition("-")[0]) for run in runs}
+        constants = {
+            name: item for name, item in constants.items() if not (card := name.partition(" ")[2]) or card in seen
+        }
         values = fit(runs, constants)
         print(f"{name}: {len(runs)} rows")
-        print("  constants        ", "  ".join(f"{k} {v:.3f}" for k, v in zip(constants, values, strict=True)))
+        print("  constants        ", "  ".join(f"{k} {v:.3g}" for k, v in zip(constants, values, strict=True)))
         print("  mean |error| (bias)", by_source(runs, log_errors(runs)))
         unseen = np.zeros(len(runs))
         sources = dict.fromkeys(run.source for run in runs)
@@ -111,10 +119,6 @@ def main(path: str) -> None:
             print(f"  all, left out       {100 * np.abs(np.expm1(unseen)).mean():.1f}%")
         for (_, setter), value in zip(constants.values(), values, strict=True):
             setter(float(value))
-    rest = [run for run in table if kind(run) == "mixtures"]
-    if rest:
-        print(f"mixtures, not fitted: {len(rest)} rows")
-        print("  mean |error| (bias)", by_source(rest, log_errors(rest)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cluster.integration import control_plane
+from tests.control.drivers import slurm_cluster
 from tests.host import traces as host_traces
 from tests.host.vm import guest
 from tests.slicing import fake_accelerators
@@ -59,6 +60,7 @@ PARTS = {
     "cc": fake_accelerators.find_compiler,
     "cudart": fake_accelerators.find_cudarts,
     "tracing": host_traces.find,
+    "slurm": slurm_cluster.find,
     "vm": guest.find,
 }
 """Real parts that are no modules: what finds each, or returns None."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strata import history
+from strata import database
 from strata.errors import StrataError, UsageError
 from strata.history import MIGRATIONS, Entry, History, default_path
 
@@ -95,7 +95,7 @@ def test_a_file_of_the_first_version_is_upgraded_with_its_rows(path):
 
 def test_an_upgrade_that_fails_half_way_leaves_the_old_file(path, monkeypatch):
     make_v1_file(path)
-    monkeypatch.setattr(history, "MIGRATIONS", (*MIGRATIONS, "CREATE NONSENSE"))
+    monkeypatch.setattr(History, "migrations", (*MIGRATIONS, "CREATE NONSENSE"))
     with pytest.raises(UsageError, match="syntax error"), History(path):
         pass
     assert indexes_and_version(path) == ([], (1,))
@@ -154,7 +154,7 @@ def test_a_path_that_cannot_be_a_file_is_refused(tmp_path):
 
 
 def test_a_file_that_stays_locked_is_said_so(path, monkeypatch):
-    monkeypatch.setattr(history, "_BUSY_S", 0.0)
+    monkeypatch.setattr(database, "_BUSY_S", 0.0)
     with History(path) as kept:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -17,6 +17,7 @@ from tests import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
+LIVE = re.search(r"<!-- live demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 SHOWN = [
     shown
     for block in re.findall(r"^```\n(\$ .*?)^```", README, re.DOTALL | re.MULTILINE)
@@ -59,6 +60,18 @@ def _words(text: str) -> str:
 @pytest.mark.xdist_group("readme")
 def test_the_demo_prints_what_is_shown(printed):
     assert _words(DEMO) in printed("demo")
+
+
+@pytest.mark.long("trains on this machine for most of a minute")
+def test_the_live_demo_prints_what_is_shown(printed):
+    shown, now = LIVE.splitlines(), printed("demo --live")
+    assert _words(" ".join(shown[:3])) in now  # what it is
+    pattern = (
+        r".*submitted: 30 .* runs as pp .* goes bad: a tenth of its rate is left .* saved after step \d+, to be "
+    )
+    assert re.match(f"{pattern}moved: .* goes on from step .* trains again, .* done: 30 steps", now)
+    assert re.match(f"{pattern}moved: .* goes on from step .* trains again, .* done: 30 steps", _words(LIVE))
+    assert _words(shown[-5]) in now  # every step once, the losses to the digits shown
 
 
 @pytest.mark.xdist_group("readme")

@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 Shown = Iterator[Any]
 """Texts, which are wrapped at the width of the terminal, `Line`s and tables of `rows`."""
 
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are escaped: names of threads may hold what moves the cursor.
+
+    So are characters that change the direction of writing; line ends stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or letter == "\n"
+        else letter.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for letter in text
+    )
+
+
 _WORD: Final = re.compile(r"(?<!\S)\S{1,14}(?!\S)")
 
 
@@ -33,7 +49,7 @@ class Line:
 
     def print(self, console: Console) -> None:
         """Print it."""
-        text = self.text
+        text = printable(self.text)
         if self.indent:
             hang = self.hang or self.indent
             wrapper = textwrap.TextWrapper(
@@ -54,7 +70,7 @@ def rows(
 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
     right_columns = set(right)
-    cells = [list(row) for row in body]
+    cells = [[printable(cell) for cell in row] for row in body]
     for index, header in enumerate(headers):
         is_right = index in right_columns
         column = [row[index] for row in cells]

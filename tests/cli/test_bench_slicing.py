@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.evaluation.bench import slicing as body
+from strata.evaluation.bench import slicing_shares
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 def run(monkeypatch, tmp_path, *more):
     monkeypatch.setattr(body, "TURNS", 1)
     monkeypatch.setattr(body, "PROCESSES", 8)
-    monkeypatch.setattr(body, "SHARE_MS", 300)
+    monkeypatch.setattr(body, "BEFORE", 8)
+    monkeypatch.setattr(slicing_shares, "SPAN_S", 10.5)
     monkeypatch.setenv("STRATA_MEMORY_LIMIT", "1Mi")  # of the slice it may be run in: without means without
     result = CliRunner().invoke(cli, ["bench", "slicing", "--rounds", "2", *more])
     assert result.exit_code == 0, result.output
@@ -25,16 +27,15 @@ def run(monkeypatch, tmp_path, *more):
 def test_the_answer_has_the_agreed_keys(monkeypatch, tmp_path):
     answer = json.loads(run(monkeypatch, tmp_path, "-o", "json"))
     calls = answer["alloc_free_ns"]
-    assert calls.keys() == {"without", "with", "added"}
+    assert calls.keys() == {"without", "with", "added", "added_later"}
     assert calls["added"] == pytest.approx(calls["with"] - calls["without"])
     assert answer["untouched_call_ns"].keys() == {"without", "with"}
-    assert [one["asked"] for one in answer["shares"]] == [0.1, 0.3, 0.7]
-    assert all(0 < one["kernels"] <= 1 and 0 < one["graphs"] <= 1 for one in answer["shares"])
+    assert all(0 < one["got_10_s"] <= 1 and one["longest_wait_s"] < 0.25 for one in answer["shares"])
     assert min(calls["without"], answer["untouched_call_ns"]["with"], answer["startup_ms_200"]) > 0
 
 
 def test_the_table_says_what_is_added(monkeypatch, tmp_path):
     text = run(monkeypatch, tmp_path)
     assert "added" in text
-    assert "graphs got" in text
+    assert "longest wait" in text
     assert max(map(len, text.splitlines())) <= 80

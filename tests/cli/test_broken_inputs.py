@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import strata
 from strata.cli.main import run
+from strata.cli.slices import slices
 from tests.cli.test_frame import LEAVES
 from tests.cli.test_host_report import faulty
 from tests.cli.test_what_we_write_we_read import FLEET, JOB, SERVICE
@@ -78,7 +79,11 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("whatif", "FILE", "job.yaml", "--set", "job.global_batch=32", *FAST),
         ("serve", "simulate", "FILE", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ],
-    "job.yaml": [("lint", "FILE"), ("plan", "train", "fleet.yaml", "FILE", *TRAIN)],
+    "job.yaml": [
+        ("lint", "FILE"),
+        ("plan", "train", "fleet.yaml", "FILE", *TRAIN),
+        ("submit", "FILE", "--server", "http://127.0.0.1:1"),
+    ],
     "service.yaml": [
         ("lint", "FILE"),
         ("plan", "serve", "fleet.yaml", "FILE", *FAST),
@@ -114,7 +119,10 @@ TABLE: Final[dict[str, list[Call]]] = {
     "kubeconfig": [("kube", "acu", "--kubeconfig", "FILE"), ("kube", "why", "x", "--kubeconfig", "FILE")],
     "arrivals.csv": [("serve", "simulate", "fleet.yaml", "service.yaml", "--trace", "FILE")],
     "steps.csv": [("calibrate", "fleet.yaml", "job.yaml", "--run", "plan.json:FILE")],
-    "vary.csv": [("simulate", "plan.json", "--vary", "FILE")],
+    "vary.csv": [
+        ("simulate", "plan.json", "--vary", "FILE"),
+        ("replay", "fleet.yaml", "job.yaml", "--links", "FILE"),
+    ],
     "rollouts.db": [("host", "rollout", "status", "r", "--state", "FILE")],
     "train.log": [
         ("host", "rollout", "add", "r", "--state", "rollouts.db", "--job", "j", "--attempt", "0",
@@ -262,9 +270,11 @@ ANSWERS: Final[dict[Call, Call]] = {
     ("plan", "serve"): ("fleet.yaml", "service.yaml"),
     ("calibrate",): ("fleet.yaml", "job.yaml", "--run", "plan.json:steps.csv"),
     ("simulate",): ("plan.json",),
+    ("replay",): ("fleet.yaml", "job.yaml", "--links", "vary.csv"),
     ("explain",): ("plan.json",),
     ("whatif",): ("fleet.yaml", "job.yaml", "--set", "job.minimize=cost"),
     ("export",): ("plan.json", "--to", "torchrun"),
+    ("fleet", "discover"): ("--local",),
     ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1"),
     ("serve", "simulate"): ("fleet.yaml", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ("kube", "acu"): ("--snapshot", "snapshot.json"),
@@ -288,26 +298,33 @@ ANSWERS: Final[dict[Call, Call]] = {
 """What has a command answer; `-o json` and the table are both tried where it has both."""
 
 WITHOUT: Final = {
+    "a scheduler that runs answers: tests/control/test_service.py": ["up", "submit", "jobs", "job", "logs",
+        "cancel", "drain"],
     "answers on stderr, or serves": ["run", "kube controller", "kube extender", "kube library", "kube webhook",
         "serve gateway", "serve worker", "host run-layered", "host rollout init", "host rollout change",
-        "host rollout add"],
+        "host rollout add", "host agent", "host enforce", "slices export"],
+    "asks running agents: tests/host/agent/test_ranks.py": ["host ranks"],
+    "measures links between running domains: tests/control/test_probing.py": ["fleet probe"],
     "takes long, needs torch, a case file or root; ends by the same `emit`": ["demo", "kpi", "testbed",
         "learn train", "learn export", "bench training", "bench serving", "bench routing", "bench cluster",
         "bench slicing", "bench host", "bench accuracy", "bench planning", "bench replan", "bench learn",
-        "bench heads", "bench world", "bench astra", "bench published", "profile"],
+        "bench heads", "bench world", "bench control", "bench astra", "bench published", "profile"],
 }  # fmt: skip
 
 
 def test_every_command_that_answers_is_in_the_table():
     named = {" ".join(path) for path in ANSWERS} | {name for names in WITHOUT.values() for name in names}
-    assert named == {" ".join(path[1:]) for path in LEAVES}
+    assert named == {" ".join(path[1:]) for path in BY_PATH}
 
+
+BY_PATH: Final = {**LEAVES, ("strata", "slices"): slices}
+"""A group that answers by itself, too."""
 
 FORMS: Final = [
     pytest.param((*path, *arguments, *form), id=" ".join((*path, *form)))
     for path, arguments in ANSWERS.items()
     for form in ((), ("-o", "json"))
-    if not form or any("--output" in parameter.opts for parameter in LEAVES["strata", *path].params)
+    if not form or any("--output" in parameter.opts for parameter in BY_PATH["strata", *path].params)
     if (path, form) != (("host", "record"), ("-o", "json"))  # -o is a file there
 ]
 

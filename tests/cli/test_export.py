@@ -24,9 +24,9 @@ def plan(tmp_path):
 @pytest.mark.parametrize(
     ("target", "files"),
     [
-        ("torchrun", {"ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py"}),
+        ("torchrun", {"ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py", "client.py"}),
         ("megatron", {"ranks.json", "launch-a.sh", "launch-b.sh", "megatron-args.txt"}),
-        ("kueue", {"jobset.yaml", "ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py"}),
+        ("kueue", {"jobset.yaml", "ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py", "client.py"}),
     ],
 )
 def test_the_files_are_written_and_listed(plan, tmp_path, target, files):

@@ -8,6 +8,7 @@ import yaml
 from strata.cli.kinds import KINDS
 from strata.cli.main import run
 from tests import ROOT
+from tests.cli.test_plan import FLEET, JOB
 
 EXAMPLES = sorted(str(path) for path in (ROOT / "examples").glob("*.yaml"))
 
@@ -106,3 +107,37 @@ def test_a_schema_leaves_out_what_json_schema_does_not_know(capsys):
 def test_an_unknown_kind_is_told_which_was_meant(capsys):
     assert run(["schema", "fleet"]) == 2
     assert "no kind 'fleet' (did you mean 'Fleet'?)" in capsys.readouterr().err
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """A plan that was made from files that are there."""
+    files = written("fleet.yaml", FLEET), written("job.yaml", JOB)
+    path = tmp_path / "plan.json"
+    assert run(["plan", "train", *files, "--no-baselines", "--top", "1", "--save", str(path)]) == 0
+    return path
+
+
+def test_what_a_saved_plan_claims_of_batch_and_memory_is_checked(saved, capsys):
+    assert run(["lint", str(saved)]) == 0
+    data = json.loads(saved.read_text())
+    best = data["plans"][0]
+    best["plan"]["microbatch_size"] *= 1024
+    best["stages"][0]["memory_bytes"] /= 2
+    saved.write_text(json.dumps(data, indent=1))
+    capsys.readouterr()
+    assert run(["lint", str(saved)]) == 2
+    said = capsys.readouterr().err
+    assert "samples a step where the job's global batch is 16" in said
+    assert "plans.0.stages.0.memory_bytes: " in said
+    assert "memory" in said
+
+
+def test_a_plan_whose_fleet_has_changed_is_read_and_no_more(saved, capsys):
+    fleet = saved.with_name("fleet.yaml")
+    fleet.write_text(FLEET.replace("num_gpus: 8", "num_gpus: 16"))
+    capsys.readouterr()
+    assert run(["lint", "-o", "json", str(saved)]) == 0
+    (checked,) = json.loads(capsys.readouterr().out)
+    assert checked["ok"]
+    assert checked["note"].startswith(f"not checked against fleet and job: {fleet} has changed: West is 16")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strata.cli.main import run
+from tests import ROOT
 
 FLEET = """\
 apiVersion: strata/v1alpha1
@@ -389,7 +390,7 @@ def test_no_baselines_are_compared_where_none_are_wanted(
 def test_a_baseline_cut_short_says_so(files: tuple[Path, Path]) -> None:
     from strata.fleet.schema import load_fleet
     from strata.training.plan.compare import plan_request
-    from strata.training.plan.schema import PlanRequest
+    from strata.training.plan.planned import PlanRequest
     from strata.workload.schema import load_job
 
     fleet, job = load_fleet(files[0]), load_job(files[1])
@@ -465,3 +466,10 @@ def test_demo_plans_three_jobs_and_writes_them(tmp_path: Path, capsys: pytest.Ca
     assert {reason["token"] for reason in answers[0]["reasons"]} >= {"chosen", "compute-bound"}
     assert len(list((tmp_path / "out").glob("*.json"))) == 3
     assert all(answer["proof"]["gap"] < 5e-3 for answer in answers)
+
+
+@pytest.mark.long  # seconds a pair
+@pytest.mark.parametrize("job", sorted(path.name for path in (ROOT / "examples").glob("job-*.yaml")))
+def test_every_example_job_is_planned_on_the_example_fleet(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = planned(capsys, ROOT / "examples/fleet.yaml", ROOT / "examples" / job)
+    assert (code, bool(data["plans"])) == (0, True)

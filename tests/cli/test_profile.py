@@ -15,7 +15,7 @@ CONFIG = {
     "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128,
 }  # fmt: skip
 MIXTURE = CONFIG | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-QUICK = ("--sequence", "16", "--repeats", "1", "--device", "cpu")
+QUICK = ("--sequence", "16", "--repeats", "5", "--device", "cpu")
 
 
 @pytest.fixture
@@ -74,3 +74,19 @@ def test_heads_that_do_not_divide_are_refused(folder, capsys):
     assert run(["profile", "small.json", *QUICK, "--tensor", "3"]) == 2
     told = capsys.readouterr().err
     assert "tensor parallel 3 does not divide the 4 attention heads and 2 key-value heads" in told
+
+
+@pytest.mark.real("torch")
+def test_more_tokens_than_a_model_has_positions_are_refused(folder, capsys):
+    config = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 16, "vocab_size": 64}
+    (folder / "old.json").write_text(json.dumps(config))
+    assert run(["profile", "old.json", "--device", "cpu", "--sequence", "17"]) == 2
+    assert "learned positions for 16 tokens only" in capsys.readouterr().err
+
+
+@pytest.mark.real("torch")
+def test_no_cuda_device_is_a_missing_part(folder, capsys):
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    assert run(["profile", "small.json", "--device", "cuda"]) == 5
+    assert "try: --device cpu" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def strata_run(*arguments, **more):
 
 def ended(*arguments):
     process = strata_run(*arguments)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     return process, out, err
 
 
@@ -70,7 +70,8 @@ def test_what_a_command_starts_is_in_its_slice_with_its_limits(environment, tmp_
     assert library.endswith("libstrata_quota.so")
     assert lines == {
         "STRATA_CORES_LIMIT_1": "30",
-        "STRATA_LEDGER": str(tmp_path / "runtime/strata/slices/s.ledger"),
+        "STRATA_LEDGER": str(ledger := tmp_path / "runtime/strata/slices/s.ledger"),
+        "STRATA_LEDGER_INODE": str(ledger.stat().st_ino),
         "STRATA_MEMORY_LIMIT_1": str(2**30),
     }
 
@@ -81,9 +82,11 @@ def test_nothing_else_of_the_environment_changes(environment, tmp_path):
         "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"],
         "XDG_RUNTIME_DIR": str(tmp_path),
     }
-    out, err = strata_run("--memory", "1Gi", "--", "env", "-0", env=given).communicate(timeout=60)
+    out, err = strata_run("--memory", "1Gi", "--", "env", "-0", env=given).communicate(timeout=300)
     names = {entry.partition("=")[0] for entry in out.split("\0") if entry}
-    assert names == given.keys() | {"LD_PRELOAD", "STRATA_LEDGER", "STRATA_MEMORY_LIMIT"}, err
+    assert names == given.keys() | {"LD_PRELOAD", "STRATA_LEDGER", "STRATA_LEDGER_INODE", "STRATA_MEMORY_LIMIT"}, (
+        err
+    )
 
 
 def test_a_slice_lasts_as_long_as_its_command_and_others_must_agree(environment):
@@ -94,7 +97,7 @@ def test_a_slice_lasts_as_long_as_its_command_and_others_must_agree(environment)
     assert (other.returncode, out) == (2, "")
     assert str(2**30) in err
     assert str(2**31) in err
-    first.communicate("\n", timeout=60)
+    first.communicate("\n", timeout=300)
     assert ended("--memory", "2Gi", "--slice", "shared", "--", "true")[0].returncode == 0
 
 

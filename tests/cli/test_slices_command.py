@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,9 @@ def test_the_answer_has_the_agreed_keys_and_no_others(folder):
                 "device": 0,
                 "limit_bytes": 4096 * MIB,
                 "used_bytes": 1024 * MIB,
+                "context_bytes": None,
+                "context_trust": None,
+                "refused": 0,
                 "processes": [{"pid": pid, "used_bytes": 1024 * MIB}],
             },
             {
@@ -58,6 +65,9 @@ def test_the_answer_has_the_agreed_keys_and_no_others(folder):
                 "device": 3,
                 "limit_bytes": 2048 * MIB,
                 "used_bytes": 256 * MIB,
+                "context_bytes": None,
+                "context_trust": None,
+                "refused": 0,
                 "processes": [{"pid": pid, "used_bytes": 256 * MIB}],
             },
         ]
@@ -119,3 +129,29 @@ def test_it_is_shown_again_until_it_is_interrupted(folder, monkeypatch):
 def test_watching_is_for_people(folder):
     result = CliRunner().invoke(cli, ["slices", "--watch", "-o", "json"])
     assert "--watch" in str(result.exception)
+
+
+def test_contexts_and_refusals_are_told_below(folder):
+    made = two_devices()
+    struct.pack_into("<I", made.data, 4096 + 28, 1)
+    struct.pack_into("<QQ", made.data, 4096 + 40, 512 * MIB, 3)
+    made.write(folder / "notebooks.ledger")
+    text = shown().stdout
+    assert "notebooks, device 0: each process's context counts 512MiB (assumed)" in text
+    assert "notebooks, device 0: 3 requests did not fit" in text
+    assert "device 3:" not in text
+
+
+def test_the_exporter_answers_prometheus(folder, tmp_path):
+    two_devices().write(folder / "notebooks.ledger")
+    words = [sys.executable, "-m", "strata", "slices", "export", "--port", "0", "--pods", str(tmp_path / "none")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as exporter:
+        try:
+            said = exporter.stderr.readline()
+            page = urllib.request.urlopen(said.split()[-1], timeout=60).read().decode()
+        finally:
+            exporter.terminate()
+    assert exporter.returncode == 0
+    labels = '{container="",device="3",namespace="",pod="",slice="notebooks"}'
+    (line,) = (line for line in page.splitlines() if line.startswith(f"strata_slice_used_bytes{labels}"))
+    assert float(line.split()[-1]) == 256 * MIB

@@ -17,6 +17,7 @@ import pytest
 from strata.cli.export import _TARGETS
 from strata.cli.kinds import KINDS
 from strata.cli.main import cli, run
+from strata.workload import huggingface
 
 FLEET = """\
 apiVersion: strata/v1alpha1
@@ -48,6 +49,8 @@ LAYOUTS: Final = {
     "zero-bubble": ("schedules: zb-h1", "pipeline: 4, tensor: 1"),
     "zero-2": ("zero: 2", "pipeline: 2, tensor: 2"),
     "fsdp": ("zero: 3", "pipeline: 1, tensor: 1"),
+    "context": ("recompute: none", "context: 2, pipeline: 2, tensor: 1"),
+    "experts": ("recompute: none", "expert: 4, tensor: 1"),
 }
 """What a job says that makes a plan of a kind that the planner would not choose for the small job."""
 
@@ -95,6 +98,10 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
 REFUSED: Final = {
     **{(f"train-{name}", "chakra"): 3 for name in LAYOUTS},
     ("train-zero-bubble", "megatron"): 2,
+    ("train-experts", "--given"): 2,  # of another model than the job that reads it
+    ("train-experts", "--in-use"): 2,
+    ("train-context", "torchrun"): 2,
+    ("train-context", "kueue"): 2,
 }
 """Plans that a target has no words for, and its exit code: it says so, with something to try."""
 
@@ -124,6 +131,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"fleet.yaml": FLEET, "one.yaml": FLEET[: FLEET.index("  - {name: East")], "job.yaml": JOB}
     for name, (train, parallel) in LAYOUTS.items():
         texts[f"{name}.yaml"] = JOB.replace("2048}", f"2048, {train}}}") + f"parallel: {{{parallel}}}\n"
+    texts["experts.yaml"] = texts["experts.yaml"].replace("opt-350m", "mixture.json")
+    large = json.loads((Path(huggingface.__file__).parent / "models" / "qwen3-30b-a3b.json").read_text())
+    texts["mixture.json"] = json.dumps(large | {"num_hidden_layers": 6})
     for name, text in {**texts, "service.yaml": SERVICE}.items():
         (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -154,7 +164,7 @@ def test_what_one_command_writes_another_reads(
     plan = f"{name}.json"
     code = run([plan if word == "PLAN" else word for word in call])
     shown = capsys.readouterr()
-    if refused := REFUSED.get((name, call[3] if call[0] == "export" else "")):
+    if refused := REFUSED.get((name, call[3] if call[0] == "export" else call[-2])):
         assert code == refused
         assert "try: " in shown.err
         return
@@ -169,6 +179,8 @@ def test_the_layouts_are_in_the_plans(folder: Path) -> None:
     plans = {name: json.loads((folder / f"train-{name}.json").read_text())["plans"][0]["plan"] for name in LAYOUTS}
     assert plans["interleaved"]["virtual_stages"] > 1
     assert plans["zero-bubble"]["schedule"] == "zb-h1"
+    assert [stage["context_parallel"] for stage in plans["context"]["pipelines"][0]["stages"]] == [2, 2]
+    assert plans["experts"]["expert_parallel"] == 4
     assert (plans["zero-2"]["zero_stage"], plans["fsdp"]["zero_stage"]) == (2, 3)
 
 

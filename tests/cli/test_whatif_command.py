@@ -122,6 +122,7 @@ def test_a_serving_job_is_compared_by_its_own_figures(capsys, monkeypatch):
     assert run(call) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
+    assert any(line.endswith(" points") for line in lines), "a domain's share moves, as in training"
     assert {"pipelines", "tokens/s", "decode", "TTFT", "$/Mtoken"} <= {line[:18].strip() for line in lines}
 
 

@@ -230,7 +230,18 @@ def test_all_faults_of_a_replay_file_come_with_their_lines(tmp_path):
     file.write_text("time_s,a\n0,1\n0,1\n1,x\n2,-1\n3\n4,nan\n5,1\n")
     with pytest.raises(BadFile) as caught:
         read_replay(file, links=["a"])
-    assert [fault.line for fault in caught.value.faults] == [3, 4, 5, 6, 7]
+    places = [(fault.line, fault.column) for fault in caught.value.faults]
+    assert places == [(3, 1), (4, 3), (5, 3), (6, 1), (7, 3)]
+
+
+def test_faults_of_the_header_and_of_rows_come_together_and_a_trace_may_end_with_a_link_down(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("time_s,a,bb\n0,1,1\n5,x,0\n")
+    with pytest.raises(BadFile) as caught:
+        read_replay(file, links=["a", "b"])
+    assert [(fault.line, fault.column) for fault in caught.value.faults] == [(1, 10), (3, 3)]
+    file.write_text("time_s,a\n0,1\n5,0\n")
+    assert read_replay(file, links=["a"], may_end_down=True).factors[-1] == 0
 
 
 @pytest.mark.parametrize(

@@ -113,13 +113,13 @@ def test_an_answer_that_has_begun_may_take_its_time():
 
         async def body():
             yield b"a"
-            asyncio.get_running_loop().call_later(0.05, begun.set)
+            asyncio.get_running_loop().call_later(0.6, begun.set)
             await begun.wait()
             yield b"b"
 
         return StreamingResponse(body())
 
-    assert ask(frame_of(slow, answer_s=0.02), "GET", "/").text == "ab"
+    assert ask(frame_of(slow, answer_s=0.5), "GET", "/").text == "ab"
 
 
 def test_a_bug_in_the_application_is_one_500_and_one_traceback(caplog):
@@ -204,7 +204,7 @@ def test_who_does_not_finish_its_head_in_time_is_hung_up_on():
 
 def test_a_second_request_on_a_connection_has_no_more_time_for_its_head():
     async def scenario():
-        async with listening(frame_of(echo, head_s=0.2)) as port:
+        async with listening(frame_of(echo, head_s=0.5)) as port:
             return await raw(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\n")
 
     assert asyncio.run(scenario()).count(b"200 OK") == 1
@@ -235,7 +235,7 @@ def test_whoever_does_not_speak_http_does_not_fill_the_log(sent, status, caplog)
 
 def test_the_client_hears_that_its_huge_body_was_refused():
     async def scenario():
-        async with listening(frame_of(echo, body_bytes=2**16)) as port, httpx.AsyncClient() as client:
+        async with listening(frame_of(echo, body_bytes=2**16)) as port, httpx.AsyncClient(timeout=300) as client:
             return await client.post(f"http://127.0.0.1:{port}/", content=b"x" * 2**18)
 
     assert code_of(asyncio.run(scenario())) == (413, "body-too-large")
@@ -261,7 +261,7 @@ def test_a_client_that_stops_reading_is_cut_off_and_the_work_for_it_ends():
             # A socket of our own that never reads; an asyncio stream would read ahead.
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(120):
                     await ended.wait()
                     await frame.idle()
 
@@ -307,7 +307,7 @@ def test_a_signal_lets_requests_finish_within_the_deadline_and_exits_with_0(numb
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as server:
         port = int(server.stdout.readline())
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as client:
             client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             assert server.stdout.readline() == b"inside\n"
             os.kill(server.pid, number)
@@ -317,5 +317,5 @@ def test_a_signal_lets_requests_finish_within_the_deadline_and_exits_with_0(numb
             while data := client.recv(4096):
                 received += data
         assert received.endswith(answer)
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=300) == 0
         assert server.stdout.read() == b"ended\n"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
+from strata.fleet.catalogue import accelerator
 from strata.serving.layout import FAR
 from strata.serving.node import Node
 from strata.serving.observe import ASSUMED_BANDWIDTH_BYTES_PER_S, layout_of, nodes_of, pool_of, unusable
@@ -22,6 +23,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.inference.calibration import Calibration
 from strata.simulate.inference.memory import kv_tokens
 from strata.simulate.inference.roofline import Rates, decode_s, prefill_s
+from strata.simulate.kernel_rates import MEMORY_SHARE, SHARES, UNKNOWN_CARD, InferenceShares
 from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
 from strata.workload.model import Experts
@@ -89,7 +91,25 @@ def test_weights_in_fp8_are_read_and_multiplied_in_fp8_where_a_card_can() -> Non
         return pool.service.prompt_s[0][-1]
 
     assert prompt_s(halved, card(tflops=100)) == pytest.approx(prompt_s(whole, card(tflops=100)))
-    assert 0.5 < prompt_s(halved, with_fp8) / prompt_s(whole, with_fp8) < 0.55
+    reached = InferenceShares.of(with_fp8)
+    least = reached.matmul / (2 * reached.matmul_fp8)
+    assert least < prompt_s(halved, with_fp8) / prompt_s(whole, with_fp8) < least + 0.05
+
+
+def test_a_node_reaches_what_kernels_reach_on_its_card_unless_the_job_says_otherwise() -> None:
+    slow, fast = (nodes_of(fleet(domain("a", 1, accelerator=accelerator(name))))[0] for name in ("A100", "H100"))
+    assert (slow.shares.matmul, fast.shares.matmul) == (SHARES["A100"].matmul, SHARES["H100"].matmul)
+    assert slow.shares.memory == fast.shares.memory == MEMORY_SHARE
+    assert slow.shares.attention == SHARES["A100"].flash_attention
+
+    def prompt_s(one: Node, **stated: float) -> float:
+        pool = pool_of([one], LLAMA, DEMAND, derating=Derating(**stated))
+        assert pool.service is not None
+        return pool.service.prompt_s[0][-1]
+
+    by_kernels, stated = prompt_s(slow), prompt_s(slow, flops_efficiency=SHARES["A100"].matmul)
+    assert stated < by_kernels < 1.05 * stated  # attention reaches less
+    assert prompt_s(slow, bandwidth_efficiency=0.5) == by_kernels
 
 
 def test_hops_are_the_network_inside_a_domain_and_the_link_across() -> None:
@@ -285,7 +305,10 @@ def test_stages_of_a_layout_are_those_that_the_pool_was_planned_on() -> None:
 
 def test_lines_are_exact_for_one_and_for_what_is_demanded() -> None:
     server = layout_of([node("a")], [(Stage("a", 0, 32),)], LLAMA, DEMAND).servers[0]
-    rates = Rates(150e12, 1.4e12)
+    reached = UNKNOWN_CARD
+    rates = Rates(
+        300e12 * reached.matmul, 2e12 * reached.memory, attention_speedup=reached.attention / reached.matmul
+    )
 
     for batch in (1, 16):
         step = decode_s(LLAMA, rates, batch=batch, context=1152)

@@ -11,6 +11,7 @@ from strata.simulate.compute import layer_times, peak_flops
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
+from strata.workload.software import Software
 from tests.support.builders import card, domain, job, layers
 
 
@@ -128,8 +129,34 @@ def test_8_bit_products_are_faster_but_not_twice_as_fast():
     assert times(llama(precision="fp8"), domain("a", accelerator=accelerator("A100"))) is None
 
 
+def test_software_without_transformer_engine_has_the_attention_of_16_bit_and_shows_its_sums():
+    def of(engine, ranks):
+        return times(llama(precision="fp8", software=Software(transformer_engine=engine)), H100, ranks=ranks)
+
+    stated, asked = of(True, 1), times(llama(precision="fp8"), H100)
+    assert stated.forward[-1] == asked.forward[-1]
+    assert of(False, 1).forward[-1] > stated.forward[-1]
+    shown = [found.forward[-1] - found.useful[-1] / 3 for found in (of(True, 8), of(False, 8))]
+    assert shown[0] < shown[1]
+    wide = [times(llama(software=Software(transformer_engine=e)), H100).forward[-1] for e in (True, None)]
+    assert wide[0] < wide[1]
+
+
 def test_attention_that_writes_its_scores_is_slower_and_computes_them_again_unless_its_block_is():
-    fused, written = llama(), llama(fused_attention=False)
+    fused, written = llama(), llama(software=Software(fused_attention=False))
     assert times(fused, H100).forward[-1] < times(written, H100).forward[-1]
     plain, again = times(written, H100), times(written, H100, recompute=Recompute.FULL)
     assert again.backward[-1] < plain.backward[-1] + plain.forward[-1]
+
+
+def test_checkpointing_of_operations_lies_between_none_and_full():
+    none, some, full = (
+        times(llama(), H100, recompute=recompute).backward[-1]
+        for recompute in (Recompute.NONE, Recompute.SELECTIVE_OP, Recompute.FULL)
+    )
+    assert none < some < none + 0.7 * (full - none)
+    none, some = (
+        times(llama(flops_efficiency=0.5), H100, recompute=recompute).backward[-1]
+        for recompute in (Recompute.NONE, Recompute.SELECTIVE_OP)
+    )
+    assert some > none

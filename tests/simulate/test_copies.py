@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
-from strata.simulate.copies import SharedWeights, copy_exchange
+from strata.simulate.copies import CONTENTION, MATRICES, SharedWeights, copy_exchange
+from strata.simulate.kernel_rates import LAUNCH_S
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job, layers
 
@@ -18,11 +19,22 @@ SITE = replace(domain("a", 64, per_node=8), intra_latency_s=0.0, network_latency
 RING = 7 / 8 / 300e9  # an all-gather of 8 copies in a node [s/B]
 
 
-def exchange(zero_stage, *, n=4, forward_s=0.01, weight_bytes=1e9, replicas=8, shard_group=None, site=SITE):
+def exchange(
+    zero_stage,
+    *,
+    n=4,
+    forward_s=0.01,
+    weight_bytes=1e9,
+    replicas=8,
+    shard_group=None,
+    site=SITE,
+    prefetched=True,
+    recomputed=False,
+):
     return copy_exchange(
         site, np.full(n, forward_s), np.full(n, 2 * forward_s),
         [SharedWeights(np.full(n, weight_bytes), replicas, copy_devices=1)],
-        zero_stage=zero_stage, shard_group=shard_group,
+        zero_stage=zero_stage, shard_group=shard_group, prefetched=prefetched, recomputed=recomputed,
     )  # fmt: skip
 
 
@@ -33,9 +45,34 @@ def test_what_fits_behind_the_work_costs_the_layers_at_its_ends():
     assert plain.sum_s == plain.gather_s == 0
     assert (sharded.sum_s, sharded.gather_s) == (0, pytest.approx(each))
     assert (gradients.sum_s, gradients.gather_s) == (pytest.approx(each), pytest.approx(each))
-    assert weights.forward_s == pytest.approx(0.04 + each)
-    assert weights.backward_s == pytest.approx(0.08 + each)
+    beside = 4 * CONTENTION * each
+    assert weights.forward_s == pytest.approx(0.04 + beside + each)
+    assert weights.backward_s == pytest.approx(0.08 + 2 * beside + each)
     assert weights.sum_s == pytest.approx(each)
+
+
+def test_work_takes_longer_beside_an_exchange_but_never_longer_than_one_after_the_other():
+    each = 1e9 * RING
+    for zero, exchanged in ((2, (0, 1)), (3, (1, 2))):
+        done = exchange(zero)
+        for whole, seconds, count in zip((0.04, 0.08), (done.forward_s, done.backward_s), exchanged, strict=True):
+            assert whole <= seconds <= whole + 4 * count * each
+
+
+def test_weights_that_nothing_prefetches_are_waited_for_matrix_by_matrix():
+    done, waited = exchange(3), exchange(3, prefetched=False)
+    assert waited.forward_s > done.forward_s
+    assert waited.backward_s - 0.08 == pytest.approx(2 * (waited.forward_s - 0.04))
+    copied = 2 * 4e9 / SITE.accelerator.memory_bandwidth_bytes_per_s
+    assert waited.forward_s - 0.04 == pytest.approx(4e9 * RING + copied + 4 * MATRICES * 8 * LAUNCH_S)
+    again = exchange(3, prefetched=False, recomputed=True)
+    assert again.backward_s - waited.backward_s == pytest.approx(waited.forward_s - 0.04)
+
+
+def test_pieces_of_ever_more_copies_come_to_outweigh_what_they_hold():
+    """ZeRO-3 of 175B on A100: as long on 1536 as on 768, at half the work each (arXiv 2104.04473, table 2)."""
+    some, more = (exchange(3, prefetched=False, forward_s=0.0, replicas=n).forward_s for n in (512, 1024))
+    assert some < more < 2 * some
 
 
 def test_what_does_not_fit_is_paid_by_volume():
@@ -80,3 +117,18 @@ def test_a_rank_updates_its_shard_alone():
     model = StepModel(fleet(SITE), job())
     plain, sharded = (model.times(p, p.pipelines[0]).update_s for p in (one, replace(one, zero_stage=1)))
     assert sharded == pytest.approx(plain / 8)
+
+
+@pytest.mark.parametrize("microbatches", [1, 64])
+def test_shards_of_weights_are_chosen_where_the_whole_step_is_faster(microbatches):
+    """Their exchange with every microbatch counts, not only what follows the last one."""
+    site = replace(SITE, network_bandwidth_bytes_per_s=2e9)
+    asked = job(layers(8), zero_stages=(0, 3))
+    model = StepModel(fleet(site), asked)
+    one = TrainingPlan((Pipeline((Stage("a", 0, 10, 1),), 64, microbatches),), 1)
+    either = [replace(one, zero_stage=zero) for zero in (0, 3)]
+    assert all(map(model.fits, either))
+    chosen = model.fastest_zero(one, (0, 3))
+    assert chosen is not None
+    times = [report.step_time_s for report in model.reports(either)]
+    assert model.reports([chosen])[0].step_time_s == min(times)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from strata.decision import Trust
 from strata.fleet.catalogue import accelerator, accelerators
 from strata.simulate.kernel_rates import kernel_rates
-from strata.simulate.kernels import KernelShape, kernel_seconds
+from strata.simulate.kernels import DROPPED_SORT, TILE_ROWS, KernelShape, kernel_seconds
 from strata.workload.huggingface import model, model_names
 from strata.workload.kernels import LayerKernels, MatrixProduct
+from strata.workload.software import Software
 from tests.support.laws import examples
 
 RATES = kernel_rates(accelerator("H100"), "bf16")
@@ -41,6 +42,54 @@ def test_flash_attention_does_half_of_the_square_and_two_and_a_half_times_as_muc
     assert backward == pytest.approx(2.5 * forward)
     band, _ = kernel_seconds(replace(only, window=512), KernelShape(4096, 2048, 1), rates)
     assert band == pytest.approx(forward * (2048**2 - 1536**2) / 2048**2)
+
+
+def extra(shape: KernelShape, rates=RATES, **software: object) -> list[float]:
+    """Return what forward and backward of a mixture's layer take longer with some software than without."""
+    moe = block("qwen3-30b-a3b")
+    times = [
+        kernel_seconds(moe, replace(shape, software=each), rates) for each in (Software(**software), Software())
+    ]
+    return [a - b for a, b in zip(*times, strict=True)]
+
+
+def test_rows_are_sorted_by_expert_wherever_experts_lie_unless_what_sends_them_does_so():
+    slow = replace(RATES, sort_s=1.0, product_launch_s=0.0)
+    for ranks in (1, 8):
+        shape = KernelShape(4096, 1024, 1, ranks)
+        assert extra(shape, slow, sorts_apart=False) == pytest.approx([-2 * 8 * 4096.0] * 2, rel=1e-9)
+        dropped = -(1 - DROPPED_SORT) * 2 * 8 * 4096.0
+        assert extra(shape, slow, drops_tokens=True) == pytest.approx([dropped] * 2, rel=1e-9)
+
+
+def test_products_of_experts_wait_for_the_host_unless_it_knows_their_rows_or_launches_a_step_at_once():
+    slow = replace(RATES, sort_s=0.0, launch_s=0.0, product_launch_s=1e-3)
+    for ranks, here in ((1, 128), (8, 16)):
+        # Two products of each expert that is here; all work is longer than launching it.
+        shape = KernelShape(2**22, 1024, 1, ranks)
+        waits = [-2 * here * 1e-3, -4 * here * 1e-3]
+        assert extra(shape, slow, cuda_graphs=True) == pytest.approx(waits, rel=1e-6)
+        assert extra(shape, slow, drops_tokens=True) == pytest.approx(waits, rel=1e-6)
+
+
+def test_an_activation_function_of_many_kernels_moves_more_through_memory_and_one_inside_products_less():
+    shape = KernelShape(4096, 1024, 1, 8)
+    unfused, inside = (extra(shape, expert_activation=each)[0] for each in ("unfused", "in_products"))
+    read = 768 * 8 * 4096 * RATES.element_bytes / RATES.memory_bytes_per_s
+    assert unfused == pytest.approx(32 * read)
+    routed = block("qwen3-30b-a3b").routed_elements * 4096 * RATES.element_bytes / RATES.memory_bytes_per_s
+    assert inside == pytest.approx(-3 * read - routed)
+
+
+def test_an_expert_of_few_rows_fills_half_of_its_last_tile_and_takes_launches_of_its_own():
+    moe = block("qwen3-30b-a3b")
+    free = replace(RATES, sort_s=0.0, launch_s=0.0, product_launch_s=0.0, memory_bytes_per_s=1e30)
+    here, spread = (kernel_seconds(moe, KernelShape(4096, 0, 1, ranks), free)[0] for ranks in (1, 8))
+    flops = 2 * TILE_ROWS / 2 * sum(each.inputs * each.outputs for each in moe.products if each.groups > 1)
+    assert here - spread == pytest.approx((128 - 16) * flops / RATES.matmul_flops)
+    launched = replace(RATES, sort_s=0.0, launch_s=1.0, product_launch_s=1.0)
+    known = KernelShape(4096, 0, 1, software=Software(drops_tokens=True))
+    assert kernel_seconds(moe, known, launched)[0] == moe.num_kernels + 2 * 127
 
 
 def test_a_host_that_launches_kernels_one_by_one_sets_a_floor():
@@ -83,6 +132,9 @@ def test_rates_are_calibrated_where_runs_were_fitted_and_below_the_nominal_peaks
             if rates is not None:
                 assert rates.matmul_flops < card.peak_flops(precision)
                 assert (rates.trust is Trust.CALIBRATED) == (
-                    precision != "fp32" and card.name.startswith(("A100", "A800", "H100", "H800", "H200", "GH200"))
+                    precision != "fp32"
+                    and card.name.startswith(
+                        ("A100", "A800", "H100", "H800", "H200", "GH200", "B200", "B300", "GB")
+                    )
                 )
     assert kernel_rates(accelerator("A100"), "fp8") is None

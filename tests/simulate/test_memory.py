@@ -6,12 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.memory import FIXED_BYTES, StageRoom, StageShape, stage_bytes, state_bytes
+from strata.simulate.analytic import StepModel
+from strata.simulate.memory import (
+    FIXED_BYTES,
+    LayerRuns,
+    StageRoom,
+    StageShape,
+    kept_bytes,
+    stage_bytes,
+    state_bytes,
+)
 from strata.simulate.order import most_in_flight, orders
 from strata.simulate.timeline import SpanKind
+from strata.workload.huggingface import model
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
-from tests.support.builders import job, layers
+from strata.workload.software import Software
+from tests.support.builders import domain, fleet, job, layers
 
 shapes = st.builds(
     StageShape,
@@ -44,6 +55,8 @@ def test_a_stage_holds_exactly_the_most_layers_whose_bytes_fit(shape, scales, fi
     room = StageRoom(asked, shape, limit_bytes=limit_bytes)
     assert room.layers(first) == max(fits, default=0)
     assert fits == list(range(1, room.layers(first) + 1))  # bytes grow with every layer
+    runs = LayerRuns(asked, shape).fit(shape.in_flight, limit_bytes)
+    assert runs[first, first + 1 :].sum() == room.layers(first)
 
 
 @given(shapes, st.integers(0, 9), st.integers(1, 5))
@@ -73,10 +86,101 @@ def test_recomputation_keeps_inputs_and_one_layer_in_full():
     assert stage_bytes(asked, 1, 4, shape=again) - FIXED_BYTES == (3 * 4 + 17) * mib
 
 
+def test_checkpointing_of_operations_keeps_less_than_all_and_more_than_inputs():
+    asked = job(model("llama-3.1-8b").layer_table(4096))
+    none, op, full = (
+        stage_bytes(asked, 1, 8, shape=StageShape(1, 1, 1, recompute, zero_stage=0, in_flight=4))
+        for recompute in (Recompute.NONE, Recompute.SELECTIVE_OP, Recompute.FULL)
+    )
+    assert full < op < none
+
+
+def test_the_loss_has_its_logits_in_both_widths():
+    spec = model("llama-3.1-8b")
+    asked = job(spec.layer_table(4096))
+    shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(asked.layers) - 1
+    held = stage_bytes(asked, last, 1, shape=shape) - FIXED_BYTES - 16 * asked.layers.params[last]
+    assert held - asked.layers.activation_bytes[last] == 8 * 4096 * spec.vocab_size
+
+
+def test_checkpointing_of_operations_keeps_the_results_of_every_second_product():
+    """torchtitan's products of a block: q, k, v, o, w1, w3, w2; and the block's input and attention's output."""
+    spec = model("llama-3.1-8b")
+    found = kept_bytes(spec.layer_table(1), Recompute.SELECTIVE_OP)[1]
+    q, v = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    assert found == 2 * (q + v + spec.intermediate_size + spec.hidden_size + spec.hidden_size + q)
+
+
+def test_transformer_engine_keeps_no_second_copy_of_logits_nor_what_experts_make():
+    spec = model("qwen3-30b-a3b")
+    table, narrow = spec.layer_table(8), spec.layer_table(8, keeps_expert_outputs=False)
+    assert table.activation_bytes[1] - narrow.activation_bytes[1] == 8 * 2 * 8 * spec.hidden_size
+    shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(table) - 1
+    wide, engine = (
+        stage_bytes(job(table, software=Software(transformer_engine=te)), last, 1, shape=shape) for te in (0, 1)
+    )
+    assert wide - engine == 4 * 8 * spec.vocab_size
+
+
+def test_a_loss_of_one_kernel_has_its_gradient_in_the_place_of_the_logits():
+    table = model("llama-3.1-8b").layer_table(8)
+    shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(table) - 1
+    plain, fused = (
+        stage_bytes(job(table, software=Software(fused_loss=one)), last, 1, shape=shape) for one in (False, True)
+    )
+    assert plain - fused == 8 * 8 * model("llama-3.1-8b").vocab_size
+
+
+def test_tensor_parallelism_gathers_whole_sequences_for_the_products_of_a_block():
+    table = model("llama-3.1-8b").layer_table(4096)
+    shape = StageShape(8, 1, 2, Recompute.NONE, zero_stage=0, in_flight=1)
+    for engine, count in ((False, 4), (True, 2)):
+        asked = job(table, software=Software(transformer_engine=engine))
+        held = (16 * table.params[1] + 2 * table.activation_bytes[1]) / 8
+        whole = stage_bytes(asked, 1, 1, shape=shape) - FIXED_BYTES - held
+        assert whole == pytest.approx(count * 2 * table.boundary_bytes[1] * 7 / 8)
+
+
+def test_wide_gradients_take_two_bytes_more_of_what_is_not_sharded():
+    table = layers(4, mparams=100.0, hidden_mib=0.0)
+    for zero, more in ((0, 2.0), (1, 2.0), (2, 2.0 / 8)):
+        shape = StageShape(1, 8, 1, Recompute.NONE, zero_stage=zero, in_flight=1)
+        narrow, wide = (
+            stage_bytes(job(table, software=Software(wide_gradients=is_wide)), 1, 4, shape=shape)
+            for is_wide in (False, True)
+        )
+        assert wide - narrow == pytest.approx(4e8 * more)
+
+
+def test_the_embedding_of_sharded_weights_stays_whole():
+    table = layers(4, mparams=100.0, hidden_mib=0.0)
+    shape = StageShape(1, 8, 1, Recompute.NONE, zero_stage=3, in_flight=1)
+    found = stage_bytes(job(table), 0, 1, shape=shape) - FIXED_BYTES
+    assert found == pytest.approx(table.params[0] * (16 / 8 + 3 * 2 + 2 * 7 / 8))
+
+
 def test_sharded_weights_are_whole_for_the_layer_in_use_and_the_one_fetched_ahead():
     asked = job(layers(4, mparams=100.0, hidden_mib=0.0))
     shape = StageShape(1, 8, 1, Recompute.NONE, zero_stage=3, in_flight=1)
     assert stage_bytes(asked, 1, 4, shape=shape) - FIXED_BYTES == pytest.approx(4e8 * 16 / 8 + 1e8 * 3 * 2)
+
+
+def test_an_interleaved_stage_of_a_mixed_model_holds_the_layers_of_its_chunks():
+    """DeepSeek-V3's three dense layers lie in first chunks; the mixtures beside them are of other chunks."""
+    spec = model("deepseek-v3")
+    asked = job(spec.layer_table(512))
+    cuts = [17, 15, 15, 16]
+    stages = tuple(Stage("a", sum(cuts[:i]), n, 8) for i, n in enumerate(cuts))
+    one = TrainingPlan((Pipeline(stages, 1, 8),), 1, schedule=Schedule.INTERLEAVED, virtual_stages=5)
+    step = StepModel(fleet(domain("a", 32)), asked)
+    for position, chunks in enumerate(one.held_layers(one.pipelines[0])):
+        held = [layer for chunk in chunks for layer in chunk]
+        shape = StageShape.of(one, one.pipelines[0], position)
+        found = step.stage_memory_bytes(one, one.pipelines[0], stages[position]) - FIXED_BYTES
+        kept = asked.layers.activation_bytes[held].sum() * shape.in_flight / 8
+        logits = 2 * 4 * 512 * spec.vocab_size / 8 if position == 3 else 0.0
+        whole = 4 * 7 / 8 * asked.layers.boundary_bytes[1]
+        assert found == pytest.approx(2 * asked.layers.params[held].sum() + kept + logits + whole)
 
 
 def test_diloco_keeps_the_parameters_of_the_last_sum_and_an_outer_momentum():

@@ -13,6 +13,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.order import in_turn, interleaved, zero_bubble
 from strata.simulate.ordered import Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.simulate.screening import zero_bubble_share
 from strata.simulate.timeline import SpanKind
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -98,3 +99,17 @@ def test_no_backward_comes_before_its_own_forward(stages, microbatches, chunks):
         for work, n in place.items():
             if work.kind is SpanKind.BACKWARD:
                 assert place[work._replace(kind=SpanKind.FORWARD)] < n
+
+
+@given(st.integers(0, 10**6))
+@examples(60)
+def test_no_split_of_the_work_beats_the_bound_of_zero_bubble_over_all_splits(seed):
+    rng = np.random.default_rng(seed)
+    stages, count = int(rng.integers(1, 6)), int(rng.integers(1, 9))
+    work, share = rng.uniform(0, 1, stages), float(rng.uniform(0, 1 / 3))
+    weight = work * share * rng.uniform(0, 1, stages)
+    forward = (work - weight) * rng.uniform(0, 1, stages)
+    busy, none = np.stack([forward, work - weight - forward, weight])[None], np.zeros((1, 2 * stages))
+    orders = tuple(tuple(zero_bubble(s, stages, count)) for s in range(stages))
+    least_s = zero_bubble_share(stages, count, share) * work.sum()
+    assert least_s <= float(ordered_s(busy, Wires(none, none), orders)[0]) * (1 + 1e-9)

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
+from strata.simulate.copies import CONTENTION
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Job
 from strata.simulate.memory import FIXED_BYTES
-from strata.simulate.splitting import DISPATCH_S, HOST_BYTES_PER_S, neighbours
+from strata.simulate.splitting import HOST_BYTES_PER_S, neighbours
 from strata.workload.huggingface import model
 from strata.workload.job import ContextExchange, Recompute
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.software import Software
 from tests.support.builders import domain, fleet, job
 from tests.support.laws import examples
 
@@ -30,8 +32,8 @@ def step_model(spec=LLAMA, *, sequence=8192, site=SITE, **more):
     return StepModel(fleet(site), replace(asked, sequence_length=sequence))
 
 
-def plan(model, *, replicas=1, context=1, tensor=1, microbatches=1, **more):
-    whole = Stage("a", 0, len(model.job.layers), tensor, context_parallel=context)
+def plan(model, *, replicas=1, context=1, tensor=1, microbatches=1, some=None, **more):
+    whole = Stage("a", 0, len(model.job.layers), tensor, context_parallel=context, recompute_layers=some)
     return TrainingPlan((Pipeline((whole,), replicas, microbatches),), 1, **more)
 
 
@@ -78,18 +80,13 @@ def test_pieces_of_a_sequence_sum_the_gradients_of_like_weights():
     assert sharded.state_shards(sharded.pipelines[0]) == 8
 
 
-def dispatched_s():
-    """What handling all rows of a sequence of 4096 takes in two all-to-alls of every layer."""
-    return 2 * 4096 * MIXTURE.experts.experts_per_token * MIXTURE.num_layers * DISPATCH_S
-
-
 def test_experts_that_lie_elsewhere_take_their_weights_along_and_cost_four_all_to_alls():
     near = replace(SITE, intra_latency_s=0.0)
     model = step_model(MIXTURE, sequence=4096, site=near)
     together, apart = (plan(model, replicas=8, expert_parallel=e, zero_stage=1) for e in (1, 8))
     extra = times(model, apart).forward_s[0] - times(model, together).forward_s[0]
     sent = 4096 * MIXTURE.experts.experts_per_token * MIXTURE.hidden_size * 2 * MIXTURE.num_layers
-    assert extra == pytest.approx(2 * sent * 7 / 8 / near.intra_bandwidth_bytes_per_s + dispatched_s())
+    assert extra == pytest.approx(2 * sent * 7 / 8 / near.intra_bandwidth_bytes_per_s)
     held = [model.stage_memory_bytes(p, p.pipelines[0], p.pipelines[0].stages[0]) for p in (together, apart)]
     experts = MIXTURE.num_layers * 128 * 3 * MIXTURE.hidden_size * MIXTURE.experts.intermediate_size
     # Weights and gradients of seven eighths of the experts; the optimizer's state was shared before.
@@ -98,13 +95,61 @@ def test_experts_that_lie_elsewhere_take_their_weights_along_and_cost_four_all_t
 
 def test_tokens_go_once_to_each_node_and_share_its_cards():
     """Of 8 experts on 2 nodes, at random, one in 256 tokens has none on the other (arXiv 2412.19437 §3.2.2)."""
-    model = step_model(MIXTURE, sequence=4096, site=replace(SITE, intra_latency_s=0.0, network_latency_s=0.0))
+    quick = replace(SITE, intra_latency_s=0.0, network_latency_s=0.0)
+    model = step_model(MIXTURE, sequence=4096, site=quick, software=Software(sorts_apart=False))
     inside, across = (plan(model, replicas=16, expert_parallel=e) for e in (8, 16))
-    alone = times(model, plan(model, replicas=16)).forward_s[0] + dispatched_s()
+    alone = times(model, plan(model, replicas=16)).forward_s[0]
     once = 4096 * MIXTURE.hidden_size * 2 * MIXTURE.num_layers
     found = times(model, across).forward_s[0] - alone
     assert found == pytest.approx(2 * once * 255 / 256 / (50e9 / 8), rel=1e-6)
     assert times(model, inside).forward_s[0] - alone == pytest.approx(2 * 8 * once * 7 / 8 / 300e9)
+
+
+@pytest.mark.parametrize("software", [Software(), Software(drops_tokens=True, sorts_apart=False)])
+def test_copies_that_are_sorted_before_or_have_fixed_places_go_to_other_nodes_one_by_one(software):
+    quick = replace(SITE, intra_latency_s=0.0, network_latency_s=0.0)
+    once_each, apart = (
+        step_model(MIXTURE, sequence=4096, site=quick, software=each)
+        for each in (Software(sorts_apart=False), software)
+    )
+    across = plan(once_each, replicas=16, expert_parallel=16)
+    once = 4096 * MIXTURE.hidden_size * 2 * MIXTURE.num_layers / (50e9 / 8)
+    found = times(apart, across).forward_s[0] - times(once_each, across).forward_s[0]
+    assert found == pytest.approx(2 * once * (8 / 2 - 255 / 256), rel=1e-6)
+
+
+def test_an_exchange_beside_other_work_costs_what_it_slows_it_and_what_outlasts_it():
+    for intra_gbps, is_short in ((300, True), (0.1, False)):
+        site = replace(SITE, intra_latency_s=0.0, intra_bandwidth_bytes_per_s=intra_gbps * 1e9)
+        shown, hidden = (
+            step_model(MIXTURE, sequence=4096, site=site, software=Software(hides_exchanges=hides))
+            for hides in (False, True)
+        )
+        one = plan(shown, replicas=8, expert_parallel=8)
+        alone = times(shown, plan(shown, replicas=8)).forward_s[0]
+        exchange = times(shown, one).forward_s[0] - alone
+        found = times(hidden, one).forward_s[0] - alone
+        if is_short:
+            assert found == pytest.approx(CONTENTION * exchange)
+        else:
+            assert exchange - alone < found < exchange
+
+
+def test_a_router_that_takes_few_groups_reaches_few_nodes():
+    """DeepSeek-V3 has 4 of 8 groups a token: of 8 nodes it reaches 4 (arXiv 2412.19437 §2.1.2)."""
+    spec = model("deepseek-v3")
+    assert spec.experts.groups == (8, 4)
+    anywhere = replace(spec, experts=replace(spec.experts, groups=(1, 1)))
+    few, many = (
+        step_model(
+            one, sequence=1024, site=replace(SITE, network_latency_s=0.0), software=Software(sorts_apart=False)
+        )
+        for one in (spec, anywhere)
+    )
+    spread = plan(few, replicas=64, expert_parallel=64)
+    saved = times(many, spread).forward_s[0] - times(few, spread).forward_s[0]
+    nodes = 7 / 8 * (8 * (1 - (7 / 8) ** 8) - 4 * (1 - (3 / 4) ** 8))
+    assert saved == pytest.approx(2 * 58 * 1024 * spec.hidden_size * 2 * nodes / (50e9 / 8))
 
 
 @pytest.mark.parametrize(("tensor", "found"), [(1, 8), (2, 4), (8, 1)])
@@ -134,7 +179,7 @@ def test_selective_recomputation_lies_between_none_and_full():
 @examples(12)
 def test_recomputing_some_layers_is_between_none_and_all(count):
     model = step_model()
-    some = plan(model, recompute=Recompute.FULL, recompute_layers=count)
+    some = plan(model, recompute=Recompute.FULL, some=count)
     none, full = plan(model), plan(model, recompute=Recompute.FULL)
     assert times(model, none).backward_s[0] <= times(model, some).backward_s[0] * (1 + 1e-12)
     assert times(model, some).backward_s[0] <= times(model, full).backward_s[0] * (1 + 1e-12)
@@ -162,12 +207,12 @@ def test_the_events_of_every_such_plan_are_the_analytic_step(context, experts, w
     model = step_model(MIXTURE, sequence=4096, expert_imbalance=1.2)
     half = len(model.job.layers) // 2
     stages = (
-        Stage("a", 0, half, 2, 1, context),
+        Stage("a", 0, half, 2, 1, context, some),
         Stage("a", half, len(model.job.layers) - half, 2, 0, context),
     )
     one = TrainingPlan(
         (Pipeline(stages, 4, 2),), 1, recompute=recompute, zero_stage=zero, context_exchange=way,
-        expert_parallel=experts, recompute_layers=some, activation_offload=away,
+        expert_parallel=experts, activation_offload=away,
     )  # fmt: skip
     assert TrainingPlan.from_dict(one.to_dict()) == one
     found = simulate([Job("job", model, one)], rng=np.random.default_rng(0)).reports[0]
@@ -178,7 +223,8 @@ def test_the_events_of_every_such_plan_are_the_analytic_step(context, experts, w
 
 def test_a_plan_written_before_these_fields_is_read():
     old = plan(step_model()).to_dict()
-    for key in ("context_exchange", "expert_parallel", "recompute_layers", "activation_offload", "shard_group"):
+    for key in ("context_exchange", "expert_parallel", "activation_offload", "shard_group"):
         del old[key]
     del old["pipelines"][0]["stages"][0]["context_parallel"]
     assert TrainingPlan.from_dict(old) == plan(step_model())
+    assert TrainingPlan.from_dict({**old, "recompute_layers": 3}) == plan(step_model(), some=3)

@@ -34,7 +34,7 @@ def test_a_fast_link_still_waits_for_the_card_it_leaves_by():
     joined = fleet(domain("a"), domain("b"), gbps=1e6)
     hop = wan_hop(joined, "a", "b", 1e9, copies=1, ranks=2)
     assert hop.serial_s == pytest.approx(1e9 / (50e9 * 2 / 8))
-    assert card_bytes_per_s(domain("a"), 16) == 50e9
+    assert card_bytes_per_s(domain("a"), 16) == 100e9  # of two nodes
 
 
 def test_a_hop_leaves_its_node_only_at_a_node_boundary():

@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 _STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread")
 _FAKE = (*_STRICT, "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic")
-_CUDA = ("fake.c", "cuda_context.c", "cuda_linear.c", "cuda_lookup.c")
+_CUDA = ("fake.c", "descriptors.c", "cuda_context.c", "cuda_linear.c", "cuda_lookup.c")
 _CUDA_NEW = ("cuda_pool.c", "cuda_virtual.c", "cuda_array.c", "cuda_graph.c", "cuda_launch.c")
 _STATE = "8q8q8q8q4q"
 
@@ -66,6 +66,7 @@ class Accelerators:
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": ":".join([*drivers, str(self.folder)]),
             "LD_PRELOAD": str(self.library) if preload is None else preload,
+            "STRATA_CONTEXT_BYTES": "0",
             **more,
         }
         if ledger is not None:
@@ -73,7 +74,7 @@ class Accelerators:
         return {name: value for name, value in env.items() if value}
 
     def run(
-        self, program: str, *words: str, env: dict[str, str], timeout_s: float = 120
+        self, program: str, *words: str, env: dict[str, str], timeout_s: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
         return subprocess.run(
@@ -117,8 +118,8 @@ def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
         (_CUDA + _CUDA_NEW, "libcuda.so.1", folder, ()),
         (_CUDA, "libcuda.so.1", folder / "old", ("-DOLD_DRIVER",)),
         (_CUDA + _CUDA_NEW, "libcuda.so.1", folder / "other-addresses", ("-DOTHER_ADDRESSES",)),
-        (("fake.c", "nvml.c"), "libnvidia-ml.so.1", folder, ()),
-        (("fake.c", "runtime.c"), "libruntime.so", folder, ()),
+        (("fake.c", "descriptors.c", "nvml.c"), "libnvidia-ml.so.1", folder, ()),
+        (("fake.c", "descriptors.c", "runtime.c"), "libruntime.so", folder, ()),
         (("ascendcl.c",), "libascendcl.so", folder, ("-L", str(folder), "-lruntime")),
     ]
     for parts, name, where, flags in drivers:
@@ -133,6 +134,7 @@ def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
         ("race", ("race.c", "driver.c"), ()),
         ("churn", ("churn.c", "driver.c"), ()),
         ("forks", ("forks.c", "driver.c"), ()),
+        ("orphans", ("orphans.c", "driver.c"), ()),
         ("doors", ("doors.c",), cuda),
         ("step", ("step.c", "driver.c"), ()),
         ("reopen", ("reopen.c",), ()),

@@ -99,4 +99,5 @@ def test_a_library_is_put_into_a_folder_and_replaced_whole(sources, environment,
     assert build.install(there.parent, environment) == there
     with old:
         assert old.read() != there.read_bytes()  # who has the old one open keeps it
-    assert [path.name for path in there.parent.iterdir()] == [build.NAME]
+    assert sorted(path.name for path in there.parent.iterdir()) == ["ld.so.preload", build.NAME]
+    assert (there.parent / "ld.so.preload").read_text() == "/usr/local/strata/libstrata_quota.so\n"

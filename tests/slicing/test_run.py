@@ -29,7 +29,14 @@ def make(tmp_path):
     made = []
 
     def prepared(
-        *command, asked=ASKED, library=LIBRARY, name=None, is_open=False, device_bytes=(), **environment
+        *command,
+        asked=ASKED,
+        library=LIBRARY,
+        name=None,
+        is_open=False,
+        device_bytes=(),
+        device_uuids=(),
+        **environment,
     ) -> Launch:
         launch = prepare(
             command or (sys.executable,),
@@ -40,6 +47,7 @@ def make(tmp_path):
             library=library,
             environment={"PATH": SEARCH, **environment},
             device_bytes=device_bytes,
+            device_uuids=device_uuids,
         )
         made.append(launch.file)
         return launch
@@ -58,6 +66,7 @@ def test_a_command_gets_its_limits_the_library_and_the_ledger(make, tmp_path):
         "STRATA_MEMORY_LIMIT_2": str(64 * MIB),
         "STRATA_CORES_LIMIT_2": "30",
         "STRATA_LEDGER": ledger,
+        "STRATA_LEDGER_INODE": str(Path(ledger).stat().st_ino),
         "LD_PRELOAD": str(LIBRARY),
     }
     assert launch.arguments == ("sh", "-c", "true")
@@ -76,6 +85,23 @@ def test_another_preloaded_library_stays_behind_ours(make):
 def test_limits_that_were_there_before_go_and_hamis_stay_behind_ours(make):
     env = make(STRATA_MEMORY_LIMIT_0="1", STRATA_CORES_LIMIT="5", CUDA_DEVICE_MEMORY_LIMIT_1="1g").environment
     assert {key for key in env if "LIMIT" in key} == {"STRATA_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_1"}
+
+
+@pytest.mark.parametrize(
+    ("visible", "named"),
+    [
+        (None, "GPU-cc"),
+        ("2,1,0", "GPU-aa"),
+        ("GPU-bb,GPU-aa,GPU-c", "GPU-cc"),
+        ("0", None),
+        ("0,1,9", None),
+        ("0,1,GPU-", None),
+    ],
+)
+def test_one_device_is_named_so_that_children_may_number_it_anew(make, visible, named):
+    more = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    launch = make(asked=QuotaLimits(64 * MIB, device=2), device_uuids=["GPU-aa", "GPU-bb", "GPU-cc"], **more)
+    assert launch.environment.get("STRATA_DEVICE_UUID") == named
 
 
 def test_two_runs_have_slices_of_their_own_unless_they_say_a_name(make):

@@ -53,7 +53,7 @@ def ask(process, mib):
 
 
 def shown(strata):
-    out, err = strata("slices", "-o", "json").communicate(timeout=60)
+    out, err = strata("slices", "-o", "json").communicate(timeout=300)
     assert err == ""
     return json.loads(out)["slices"]
 
@@ -86,5 +86,5 @@ def test_runs_without_a_name_have_limits_of_their_own(hold, strata):
 
 
 def test_a_limit_beyond_the_device_is_said_to_be_none(strata):
-    _, err = strata("run", "--memory", "200Gi", "--", "true").communicate(timeout=60)
+    _, err = strata("run", "--memory", "200Gi", "--", "true").communicate(timeout=300)
     assert err == "warning: a limit of 200GiB has no effect: the largest device has 80GiB\n"

@@ -11,7 +11,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """For a loaded machine; what is waited for is there in a few seconds."""
 
 

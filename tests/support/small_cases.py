@@ -19,8 +19,6 @@ from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import GBPS, card, domain
 
-ALL_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE, Schedule.INTERLEAVED)
-
 
 def small_case(seed: int, *, most_domains: int = 3, **more: Any) -> tuple[Fleet, TrainingJob]:
     """A random fleet and job; `more` overrides fields of the job."""
@@ -86,12 +84,19 @@ def small_job(rng: np.random.Generator, fleet: Fleet, **more: Any) -> TrainingJo
         "global_batch": int(rng.choice([1, 2, 3, 4, 6, 16])),
         "recompute": tuple(Recompute)[: int(rng.integers(1, 3))],
         "zero_stages": [(0,), (0, 1), (1, 2), (3,)][int(rng.integers(4))],
-        "schedules": ALL_SCHEDULES[: int(rng.integers(1, 5))],
+        "schedules": some_schedules(rng),
         "local_steps": [(), (), (8,), (8, 64)][int(rng.integers(4))],
         "gradient_compression": [(1.0,), (1.0, 4.0)][int(rng.integers(2))],
         "profile": small_profile(rng, fleet, len(table)) if rng.random() < 0.3 else None,
     }
     return TrainingJob(**(given | more))
+
+
+def some_schedules(rng: np.random.Generator) -> tuple[Schedule, ...]:
+    """Some schedules, in any order."""
+    every = list(Schedule)
+    picked = [every[k] for k in rng.permutation(len(every))[: int(rng.integers(1, 1 + len(every)))]]
+    return tuple(picked)
 
 
 def small_layers(rng: np.random.Generator) -> LayerTable:
@@ -134,7 +139,7 @@ def every_plan(problem: Problem, *, all_splits: bool = True) -> list[tuple[Train
                 if has_room_and_links(problem, setting, order):
                     for chain in chains(problem, setting, order):
                         if isinstance(chain, Chain):
-                            plans += [chain.plan, *(chain.within(np.inf) if all_splits else ())]
+                            plans += [*chain.plans, *(chain.within(np.inf) if all_splits else ())]
     shards = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
     for way in range(len(shards.ways)):
         for group in range(len(shards.groups)):

@@ -13,9 +13,9 @@ from strata.training.plan import explain
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import Scales
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.report import TrainingPlanReport
 from strata.training.plan.request import inputs_digest
-from strata.training.plan.schema import PlanRequest
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,10 @@ from strata.errors import BadFile, UsageError
 from strata.files import bundled_names, read_document
 from strata.workload.huggingface import model
 from strata.workload.job import Objective, Recompute, Schedule
+from strata.workload.job_entries import TrainingJobFile
 from strata.workload.profile import load_profile
-from strata.workload.schema import BUNDLED_JOBS, TrainingJobFile, job_from_document, load_job
+from strata.workload.schema import BUNDLED_JOBS, job_from_document, load_job
+from strata.workload.software import Software
 from tests import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -55,10 +58,40 @@ def test_the_shortest_job_takes_its_defaults(written):
     assert (job.name, job.model_name, job.num_heads, len(job.layers)) == ("tiny", "gpt2", 12, LAYERS)
     assert (job.global_batch, job.sequence_length, job.tokens_per_step) == (64, 1024, 65536)
     assert (job.precision, job.optimizer, job.objective) == ("bf16", "adamw", Objective.TIME)
-    assert job.recompute == (Recompute.NONE, Recompute.FULL)
+    assert job.recompute == (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
     assert (job.local_steps, job.gradient_compression, job.zero_stages) == ((), (1.0,), (0, 1))
     assert (job.home, job.limits.domains, job.limits.cost_usd_per_step) == (None, None, None)
     assert (job.limits.memory_headroom, job.flops_efficiency, job.profile) == (0.08, None, None)
+
+
+MIXTURE = JOB.replace("gpt2", "qwen3-30b-a3b")
+
+
+def test_a_job_says_what_software_runs_it(written):
+    assert load_job(written(JOB)).software == Software()
+    mixed = load_job(
+        written(f"{MIXTURE}software: {{framework: megatron-core, dispatcher: flex, gradients: fp32}}\n")
+    )
+    assert mixed.software == Software(transformer_engine=True, sorts_apart=False, wide_gradients=True)
+    assert (mixed.gradient_bytes, mixed.state_bytes_per_param) == (4.0, 18.0)
+    plain = load_job(written(f"{MIXTURE}software: {{framework: pytorch, compiled: false, fused_loss: true}}\n"))
+    assert plain.software == Software(transformer_engine=False, fused_norms=False, fused_loss=True)
+    # Megatron-Core weighs what experts make inside them, and keeps no copy of it.
+    assert mixed.layers.activation_bytes[1] < plain.layers.activation_bytes[1]
+
+
+@pytest.mark.parametrize(
+    ("job", "said", "fault"),
+    [
+        (JOB, "dispatcher: flex", "software.dispatcher: gpt2 has no experts"),
+        (JOB, "token_drop: true", "software.token_drop: gpt2 has no experts"),
+        (MIXTURE, "framework: megatron-core, compiled: false", "software.compiled: is PyTorch's own"),
+        (JOB, "framework: jax", "software.framework: "),
+    ],
+)
+def test_software_that_does_not_go_with_the_model_or_its_framework_is_refused(faults, job, said, fault):
+    [told] = faults(f"{job}software: {{{said}}}\n")
+    assert fault in told
 
 
 def test_everything_that_can_be_said_is_heard(written):
@@ -274,6 +307,7 @@ def scaled(factor: float) -> dict[str, list[float]]:
         ({"1,1": TIMES, "1,8": scaled(1e-3)}, ["1,8: takes 0.001x the time of '1,1'; are both in seconds?"]),
         ({"1,1": TIMES, "4,1": scaled(1e-3)}, ["4,1: takes 0.001x the time of '1,1'; are both in seconds?"]),
         ({"1,1": TIMES, "4,1": scaled(1000)}, ["4,1: takes 1e+03x the time of '1,1'; are both in seconds?"]),
+        ({"1,1": TIMES, "4,1": scaled(0.4)}, ["4,1: takes 0.4x the time of '1,1'; are both in seconds?"]),
         ({"1,1": TIMES, "1, 1": TIMES}, ["1, 1: the same condition as '1,1'"]),
         ({"1,1": scaled(0)}, [
             "1,1: forward_s of layer 1 is 0, and a layer that computes takes time",
@@ -320,5 +354,35 @@ def test_a_layout_that_does_not_divide_is_refused_where_it_stands(faults, parall
     assert faults(f"{JOB}parallel: {parallel}\n") == [fault]
 
 
+def test_pieces_and_experts_that_do_not_divide_are_refused_with_degrees_that_do(written):
+    mixture = JOB.replace("gpt2", "qwen3-30b-a3b")
+    for parallel, near in (
+        ("{context: 7, expert: 200}", "{context: 4, expert: 128}"),
+        ("{context: 9999}", "{context: 1024}"),
+        ("{data: 2, context: 4, expert: 16}", "{expert: 8}"),
+    ):
+        with pytest.raises(BadFile) as caught:
+            load_job(written(f"{mixture}parallel: {parallel}\n"))
+        assert caught.value.hint == f"parallel: {near}"
+        assert all((fault.line, fault.column > 11) == (6, True) for fault in caught.value.faults)
+
+
+def test_a_dense_model_has_no_experts_to_spread(faults):
+    assert faults(f"{JOB}parallel: {{expert: 2}}\n") == ["6:12: parallel.expert: gpt2 has no experts to spread"]
+
+
 def test_all_that_does_not_divide_is_said_at_once(faults):
     assert len(faults(f"{JOB}parallel: {{tensor: 5, pipeline: 99, data: 7}}\n")) == 3
+
+
+def test_what_the_example_calls_defaults_are(tmp_path):
+    lines = (EXAMPLES / "job-llama-8b.yaml").read_text(encoding="utf-8").splitlines()
+    said = yaml.safe_load("\n".join(line for line in lines if "# default" not in line and "; default" not in line))
+    said["train"] = {key: value for key, value in said["train"].items() if value is not None}
+    required = {key: said[key] for key in ("apiVersion", "kind", "name", "model")}
+    required["train"] = {key: said["train"][key] for key in ("global_batch", "sequence")}
+    jobs = []
+    for number, data in enumerate((said, required)):
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(data))
+        jobs.append(load_job(tmp_path / f"{number}.yaml"))
+    assert repr(jobs[0]) == repr(jobs[1])  # arrays inside have no truth

@@ -134,6 +134,13 @@ def test_activations_are_korthikantis_without_scores_and_dropout():
     assert kept[0] == 0
 
 
+def test_8_bit_products_keep_their_inputs_in_8_bit_and_attention_its_output_twice():
+    h, a, s = 512, 8, 128
+    wide, narrow = (gpt(h, 3, heads=a).layer_table(s, input_bytes=b).activation_bytes for b in (None, 1.0))
+    assert wide[1] - narrow[1] == s * (h + h + 4 * h) - s * h
+    assert wide[-1] == narrow[-1]
+
+
 def test_a_mixture_computes_with_its_active_experts_only():
     spec = model("qwen3-30b-a3b")
     table = spec.layer_table(1)

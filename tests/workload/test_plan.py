@@ -31,3 +31,10 @@ def test_full_microbatches_say_nothing_of_samples():
     assert full.with_samples(24) is full
     assert "samples" not in full.to_dict()["pipelines"][0]
     assert full.with_samples(21).to_dict()["pipelines"][0]["samples"] == 21
+
+
+def test_the_layers_of_an_interleaved_stage_lie_in_as_many_places_as_it_has_chunks():
+    pipeline = Pipeline((Stage("a", 0, 5, 1), Stage("b", 5, 5, 1)), 1, 4)
+    whole, chunked = (TrainingPlan((pipeline,), 1, virtual_stages=count) for count in (1, 2))
+    assert whole.held_layers(pipeline) == ((range(5),), (range(5, 10),))
+    assert chunked.held_layers(pipeline) == ((range(3), range(5, 7)), (range(3, 5), range(7, 10)))

@@ -194,16 +194,19 @@ def published(table: str, svg: Path | None, output: str) -> None:
 
     A row is a model, its cards and its layout (docs/accuracy.md lists the columns); an empty microbatch or number
     of virtual stages is chosen. Without the column step_s the predictions alone are given. bias is the mean error,
-    its sign kept; fits counts all memory of a card.
+    its sign kept; fits counts all memory of a card. Rows that cannot be read are faults of the file (exit code 2);
+    the others are predicted all the same.
     """
     from strata.evaluation.bench import published as bench
-    from strata.evaluation.published_benchmarks.published_run import read_runs
+    from strata.evaluation.published_benchmarks.published_run import read_table
 
-    runs = read_runs(table)
+    runs, bad = read_table(table)
     data = bench.measure(runs, progress=progress)
     if svg is not None:
         bench.plot(runs, data, svg)
     emit(data, output, bench.show(runs, data))
+    if bad is not None:
+        raise bad
 
 
 @click.command()
@@ -350,4 +353,22 @@ def astra(table: str, output: str) -> None:
     from strata.evaluation.bench import astra as bench
 
     data = bench.measure(table)
+    emit(data, output, bench.show(data))
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Ten domains and 100 jobs alone, fewer measurements, a smaller week.")
+@output_option
+def control(quick: bool, output: str) -> None:
+    """Time the scheduler's loop: decisions a second, from observation to decision, memory, starts, a week of jobs.
+
+    Simulated domains, the exact rule, plans inside one domain. A step takes in what every domain and the links of
+    one of them report, and decides anew on every running job. The week has no events but those of its jobs.
+    """
+    from strata.evaluation.bench import control as bench
+
+    small: dict[str, Any] = (
+        {"sizes": ((10, 100),), "observations": 20_000, "starts": 5, "week": (4, 10)} if quick else {}
+    )
+    data = bench.measure(**small, progress=progress)
     emit(data, output, bench.show(data))

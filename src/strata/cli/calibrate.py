@@ -25,9 +25,11 @@ _NOT_WHAT_RAN: Final = ("devices-short", "batch-differs")
 def calibrate(fleet: str, job: str, pairs: tuple[str, ...], output: str) -> None:
     """Fit how fast kernels are to step times of a training JOB on a FLEET.
 
-    Reads Megatron-LM's logs, or a CSV of `step,seconds`. The median of the steps after the warm-up counts. One
-    number is fitted for each accelerator, the rates of its kernels over those of published runs; a job reads it
-    as `calibration:`. Two or three layouts show how well it foretells another.
+    Reads logs of Megatron-LM, nanotron, torchtitan, the Hugging Face Trainer (its progress bar) and of the program
+    that `strata export` writes, what a program reports in STRATA_PROGRESS, or a CSV of `step,seconds`. The median
+    of the steps after the warm-up counts. One number is fitted for each accelerator, the rates of its kernels over
+    those of published runs; a job reads it as `calibration:`. Two or three layouts show how well it predicts
+    another.
 
     \b
     strata calibrate fleet.yaml job.yaml --run a.yaml:a.log --run b.yaml:b.log
@@ -54,7 +56,8 @@ def calibrate(fleet: str, job: str, pairs: tuple[str, ...], output: str) -> None
         if faults:
             wrong = "; ".join(map(str, faults))
             raise UsageError(f"{plan_file}: {wrong}", hint="the fleet and the job of that run")
-        log = steady_steps(log_file, read_text(log_file))
+        tokens = loaded_job.global_batch * loaded_job.sequence_length / plan.num_devices
+        log = steady_steps(log_file, read_text(log_file), tokens_per_device=tokens)
         runs.append(TimedRun(plan, log.step_s))
         logs.append((plan_file, log_file, log))
     fitted = fit(loaded_fleet, loaded_job, runs)

@@ -36,13 +36,22 @@ SCENES: Final = (
 @click.command()
 @click.option("--out", default="out", type=click.Path(file_okay=False), help="Where to write.")
 @click.option("--top", default=3, type=POSITIVE, help="Plans to show per job.")
+@click.option("--live", is_flag=True, help="Run and move a small real job instead: no torch, under a minute.")
+@click.option("--plain", is_flag=True, help="With --live: no network namespaces, also where rights allow them.")
 @output_option
-def demo(out: str, top: int, output: str) -> int:
+def demo(out: str, top: int, live: bool, plain: bool, output: str) -> int:
     """Plan three real jobs on bundled fleets; writes the plans to out/.
 
     Each is planned exactly, set beside the best single domain, the same number of GPUs in one domain, and seven
     other rules, with the reasons and the next command to try.
+
+    With --live: three domains on this machine, the scheduler, and a small training job (NumPy) that is submitted,
+    runs across two of them, is moved when its link goes bad, and finishes.
     """
+    if live or plain:
+        from strata.cli.demo_live import demo_live
+
+        return demo_live(output, may_shape=not plain)
     plans: list[dict[str, Any]] = []
     is_interrupted = False
     try:
@@ -67,7 +76,7 @@ def _plan(fleet: str, job: str, top: int, out: Path) -> tuple[dict[str, Any], bo
     from strata.files import write_json
     from strata.fleet.schema import load_fleet
     from strata.training.plan.compare import plan_request
-    from strata.training.plan.schema import PlanRequest
+    from strata.training.plan.planned import PlanRequest
     from strata.workload.schema import load_job
 
     request, inputs = PlanRequest(top=top), {"fleet": fleet, "job": job}
@@ -96,4 +105,4 @@ def _show(plans: list[dict[str, Any]], out: str) -> Shown:
     yield Rule()
     yield f"Planned {len(plans)} jobs in {show_time(spent)} of search; the plans are in {out}/ as JSON."
     yield "Figures say how far to trust them; no layer was measured on your machines: see `not measured` above."
-    yield "next: strata explain " + first + "   or: strata plan train --help"
+    yield "next: strata explain " + first + "   or: strata demo --live   or: strata plan train --help"

@@ -95,19 +95,21 @@ def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> 
 
 
 def _show(data: dict[str, Any]) -> Shown:
-    from strata.cli.plan_table import show_plans
+    from strata.cli.plan_table import context_degrees, show_plans
 
     yield from show_plans(data, next_command=False)
     if not data["plans"]:
         return
     best = data["plans"][0]
+    context = context_degrees(best)[-1]
+    pieces = f" cp{context}" if context > 1 else ""
     yield ""
     body = [
         [
             stage["domain"],
             stage["accelerator"],
-            f"{stage['first_layer']}-{stage['first_layer'] + stage['num_layers'] - 1}",
-            f"{stage['replicas']}x tp{stage['tensor_parallel']}",
+            _layers(stage),
+            f"{stage['replicas']}x tp{stage['tensor_parallel']}{pieces}",
             show_time(stage["forward_s"]),
             show_time(stage["backward_s"]),
             f"{show_bytes(stage['memory_bytes'])}/{show_bytes(stage['memory_limit_bytes'])}",
@@ -115,6 +117,12 @@ def _show(data: dict[str, Any]) -> Shown:
         for stage in best["stages"]
     ]
     yield rows(["stage in", "device", "layers", "copies", "fwd", "bwd", "memory"], body, right=range(4, 7))
+
+
+def _layers(stage: dict[str, Any]) -> str:
+    """Write which layers a stage holds; files written before chunks were know only their number."""
+    first, count = stage["first_layer"], stage["num_layers"]
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in stage.get("chunks", [(first, first + count - 1)]))
 
 
 def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[str, Any]:

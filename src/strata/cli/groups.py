@@ -55,13 +55,30 @@ kube = _group(
         "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
     },
 )
+fleet = _group(
+    "fleet",
+    "Find what there is, and measure the links between it.",
+    {
+        "discover": ("strata.cli.fleet:discover", "Print a fleet file of this machine, Slurm, Kubernetes."),
+        "probe": ("strata.cli.fleet:probe", "Measure the links of a fleet file, and write them into it."),
+    },
+)
 host = _group(
     "host",
     "Explain why training loses CPU time on this machine, and give critical threads CPUs.",
     {
+        "agent": ("strata.cli.host_agent:agent", "Watch what threads wait for, by job, always on, as metrics."),
         "apply": ("strata.cli.host_apply:apply", "Apply the steps of a plain policy; each can be undone."),
+        "enforce": (
+            "strata.cli.host_enforce:enforce",
+            "Keep a job's layers in force while they help.",
+        ),
         "layers": ("strata.cli.host_layers:layers", "Generate a policy for the threads running here, any kernel."),
         "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+        "ranks": (
+            "strata.cli.host_ranks:ranks",
+            "Which rank, on which host, makes its whole job wait.",
+        ),
         "record": (
             "strata.cli.host_record:record",
             "Record the scheduler's events and a snapshot of the machine.",
@@ -91,6 +108,7 @@ bench = _group(
         "planning": ("strata.cli.benches:planning", "How long exact planning takes, by number of domains."),
         "simulate": ("strata.cli.benches:simulate", "How many plans a second the cost model answers."),
         "replan": ("strata.cli.benches:replan", "Keep or switch under changing links: the ladder of rules."),
+        "control": ("strata.cli.benches:control", "Decisions a second of the loop, and a week of jobs."),
         "learn": ("strata.cli.benches:learn", "PPO steps a second, beside Stable-Baselines3."),
         "heads": ("strata.cli.benches:heads", "Allocation ratios against candidate plans, as agents' actions."),
         "world": ("strata.cli.benches:world", "Steps a second of the simulated world of re-planning."),

@@ -42,9 +42,16 @@ FORMATS: Final = ("json", "yaml", "table")
     help="The recorder: perf, or the kernel's own tracing, which needs no package.",
 )
 @click.option("--quick", is_flag=True, help="No trace: two readings of /proc, unprivileged; a reduced report.")
+@click.option("--as-root", is_flag=True, help="Run COMMAND as root under sudo too, not as the user who called it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
-    seconds: float | None, pid: int | None, output: Path | None, how: str, quick: bool, command: tuple[str, ...]
+    seconds: float | None,
+    pid: int | None,
+    output: Path | None,
+    how: str,
+    quick: bool,
+    as_root: bool,
+    command: tuple[str, ...],
 ) -> None:
     """Record scheduler events for some seconds, until a process ends, or while COMMAND runs.
 
@@ -56,7 +63,7 @@ def record(
     strata host record -- python train.py
     strata host report strata-trace.txt.gz
     """
-    from strata.host.record.work import RecordedCommand
+    from strata.host.record.work import RecordedCommand, behind_sudo
     from strata.host.signals import stoppable
 
     if output is not None and str(output) in FORMATS:
@@ -69,7 +76,9 @@ def record(
     if pid is not None and not Path(f"/proc/{pid}").exists():
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
     # Without an end of its own a recording is short.
-    work = RecordedCommand(seconds=seconds or (None if command or pid else SECONDS), command=command, pid=pid)
+    lasts_s = seconds or (None if command or pid else SECONDS)
+    user = None if as_root else behind_sudo(os.environ, user=os.geteuid())
+    work = RecordedCommand(seconds=lasts_s, command=command, pid=pid, user=user)
     with stoppable():
         if quick:
             _quick(work, output)
@@ -84,6 +93,7 @@ def record(
 def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     from strata.files import write_json
     from strata.host.record import perf, snapshot, tracefs
+    from strata.host.record.census import CensusTaker, numbers_are_the_traces
     from strata.host.record.sink import sink
 
     folder = tracefs.find()
@@ -94,7 +104,14 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     uses_perf = program is not None and how != "tracefs"
     began_s, is_whole = time.monotonic(), True
     seen: dict[str, Any] = {}
-    work.look = lambda: seen.update(snapshot.take(pid=work.root_pid))
+    taker = CensusTaker()
+
+    def look() -> None:
+        if not seen:
+            seen.update(snapshot.take(pid=work.root_pid))
+        taker.look()
+
+    work.begun, work.look = taker.look, look
     with sink(output) as text:
         if uses_perf and program is not None:
             try:
@@ -116,7 +133,8 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
         "clock": "monotonic",
         "lost": text.lost,
         "events": list(events),
-        "pid": work.root_pid,
+        "pid": work.root_pid if numbers_are_the_traces() else None,
+        "census": taker.looks if numbers_are_the_traces() else [],
         "elapsed_s": round(time.monotonic() - began_s, 3),
     }
     write_json(snapshot.beside(output), data)
@@ -135,13 +153,18 @@ def _quick(work: RecordedCommand, output: Path | None) -> None:
     from strata.files import write_json
     from strata.host.record import snapshot
     from strata.host.record.quick import compare
-    from strata.host.threads.classify import classify
+    from strata.host.threads.classify import Classified, classify, only
     from strata.host.threads.observe import observe
 
+    def threads() -> tuple[Classified, ...]:
+        seen = observe()
+        pid = work.root_pid
+        return classify(seen) if pid is None else only(classify(seen), seen, pid)
+
     work.start()
-    began_s, before, irqs = time.monotonic(), classify(observe()), snapshot.interrupts()
+    began_s, before, irqs = time.monotonic(), threads(), snapshot.interrupts()
     work.wait()
-    after = classify(observe())
+    after = threads()
     quick_report = compare(
         before,
         after,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import PATH, Finite, OutputFile, choice
-from strata.errors import GoalMissed
+from strata.cli.parameters import PATH, POSITIVE, Finite, OutputFile, choice
+from strata.errors import GoalMissed, UsageError
 from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_OFFSET_S: Final = 4e9
 """In nanoseconds, with as much again for the times themselves, still a 64-bit number."""
+MOST_LISTED: Final = 2000
+"""Threads of the JSON answer: a few megabytes, where a storm of 20,000 would make hundreds."""
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
 
@@ -29,6 +31,15 @@ _MOST_THREADS: Final = 12
     multiple=True,
     metavar="PREFIX",
     help="Name prefix of the critical threads; repeat for more. Default: trainer, pt_main, nccl ...",
+)
+@click.option("--pid", type=POSITIVE, help="The job: this process and its descendants. Default: the one recorded.")
+@click.option("--tid", type=POSITIVE, help="Only this thread is critical.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=MOST_LISTED,
+    show_default=True,
+    help="Threads in the answer: critical ones, then those that waited longest; 0 for all.",
 )
 @click.option(
     "--here", is_flag=True, help="TRACE is of this machine: also report migrations between caches and nodes."
@@ -55,6 +66,9 @@ _MOST_THREADS: Final = 12
 def report(
     trace: Path,
     critical: Sequence[str],
+    pid: int | None,
+    tid: int | None,
+    top: int,
     here: bool,
     kineto: Sequence[Path],
     kineto_offset: float | None,
@@ -82,6 +96,7 @@ def report(
     from strata.host.trace.read import read_trace
 
     read = read_trace(trace)
+    what = f"process {pid}" if pid else f"thread {tid}"
     machine = machine_of(trace, is_here=here)
     offset_ns = machine.clock_offset_ns(kineto_offset)
     view = TraceView(
@@ -91,8 +106,15 @@ def report(
         accelerator=read_kineto(kineto, read, offset_ns=offset_ns) if kineto else None,
         feeding=machine.critical,
         steal=machine.steal,
+        census=machine.census,
+        job=pid or (machine.job if tid is None and not critical else None),
+        only=tid,
     )
-    trace_report = report_of(view)
+    if view.is_guessed and (pid or tid):
+        raise UsageError(
+            f"{trace}: no thread of {what} is in it", hint="strata host report TRACE -o json lists all"
+        )
+    trace_report = report_of(view, top=top or None)
     if html is not None:
         from strata.files import write_text
         from strata.host.analysis.page import page
@@ -106,7 +128,7 @@ def report(
 
 
 def _show(trace_report: TraceReport) -> Shown:
-    from strata.host.analysis.findings.finding import predicted_gain
+    from strata.host.analysis.findings.finding import in_words, predicted_gain
     from strata.host.analysis.report import verdict
 
     view = trace_report.view
@@ -125,12 +147,14 @@ def _show(trace_report: TraceReport) -> Shown:
             f"cost {finding.cost_ms:,.1f} ms ({finding.cost_share:.1%} of its time); " if finding.cost_ms else ""
         )
         gain, trust = predicted_gain(finding) or (0.0, "")
-        more = f" Without it up to {gain:.1%} more work ({trust})." if gain else ""
+        more = f" Without it {in_words(gain)} ({trust})." if gain else ""
         for text in (
             f"{cost}{finding.evidence}; confidence {finding.confidence:.0%}",
+            f"by {finding.process}" if finding.process is not None else "",
             f"do: {finding.advice}{more}",
         ):
-            yield Line(text, indent="  ")
+            if text:
+                yield Line(text, indent="  ")
     if len(trace_report.findings) > _MOST_FINDINGS:
         yield ""
         yield f"{len(trace_report.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all"
@@ -152,8 +176,8 @@ def _show(trace_report: TraceReport) -> Shown:
         ["  thread", "tid", "waits", "ms", "mean", "p99", "on the CPU meanwhile [ms]"], body, right=range(1, 6)
     )
     yield "* critical; times in ms; p99: one wait in a hundred is longer"
-    if len(shown) < len(trace_report.threads):
-        yield f"{len(trace_report.threads) - len(shown):,} more threads: -o json lists all"
+    if len(shown) < trace_report.num_threads:
+        yield f"{trace_report.num_threads - len(shown):,} more threads: -o json lists all"
 
 
 _STYLES: Final = {"info": "", "warning": "yellow", "error": "red"}

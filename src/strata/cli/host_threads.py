@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import console as stdout
-from strata.cli.output import emit, output_option
+from strata.cli.output import emit, json_text, output_option
 from strata.cli.parameters import POSITIVE
 from strata.errors import UsageError
-from strata.tables import Line, Shown, rows
+from strata.tables import Line, Shown, printable, rows
 
 if TYPE_CHECKING:
     from strata.host.threads.classify import Classified
@@ -81,11 +80,11 @@ def _tell(what: str, before: Classified | None, after: Classified | None, output
         why = f": {classified.evidence[0]}" if after is not None else ""
         thread, pool = classified.thread, classified.pool or "no pool"
         line = f"{what} {thread.tid} {thread.name}: {pool}, {classified.layer}{was}{why}"
-        stdout().print(line, soft_wrap=True)
+        stdout().print(printable(line), soft_wrap=True)
         return
     data = {"change": what, "was": before.pool if before is not None else None, "thread": _thread(classified)}
     if output == "json":
-        click.echo(json.dumps(data, ensure_ascii=False))
+        click.echo(json_text(data))
     else:
         import yaml
 

@@ -16,15 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What reads and checks one kind of file, and the model of its keys, both as `module:name`."""
+    """What reads and checks one kind of file, and the model of its keys, both as `module:name`.
+
+    beyond: what checks it against the files it came from, where it came from some.
+    """
 
     loader: str
     file_model: str
     text: str
+    beyond: str = ""
 
-    def load(self, path: str) -> Any:
-        """Read a file of this kind whole. Raises BadFile with every fault."""
-        return _imported(self.loader)(path)
+    def check(self, path: str) -> str:
+        """Check a file of this kind whole; return what could not be checked. Raises BadFile with every fault."""
+        _imported(self.loader)(path)
+        return str(_imported(self.beyond)(path)) if self.beyond else ""
 
     def model(self) -> type[FileModel]:
         """Return the pydantic model of the file."""
@@ -40,13 +45,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "TrainingJob": Kind(
         "strata.workload.schema:load_job",
-        "strata.workload.schema:TrainingJobFile",
+        "strata.workload.job_entries:TrainingJobFile",
         "What is to be trained, how it may be, and what counts as good.",
     ),
     "TrainingPlan": Kind(
         "strata.training.plan.planfile:read_plan_file",
         "strata.training.plan.schema:TrainingPlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
+        "strata.training.plan.given:check_plan_file",
     ),
     "TrainingLayout": Kind(
         "strata.training.plan.layout:load_layout",

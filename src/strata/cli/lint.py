@@ -14,11 +14,12 @@ from strata.tables import Line, Shown, rows
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One linted file. `kind` is empty where it could not be told."""
+    """One linted file. `kind` is empty where it could not be told. note: what was not checked."""
 
     file: str
     kind: str
     faults: tuple[Fault, ...]
+    note: str = ""
 
 
 @click.command()
@@ -27,7 +28,8 @@ class Checked:
 def lint(files: tuple[str, ...], output: str) -> None:
     """Check files strictly: every fault of every file, with file:line:col.
 
-    The kind of a file is its `kind:`; a file with `topology:` is a network file (docs/files.md).
+    The kind of a file is its `kind:`; a file with `topology:` is a network file (docs/files.md). A training plan
+    is checked against the fleet and job it was made from, as `plan train --given` does, where they are there.
     Exits 2 if any file has a fault.
 
     \b
@@ -35,10 +37,7 @@ def lint(files: tuple[str, ...], output: str) -> None:
     """
     checked = [_check(file) for file in files]
     faults = [fault for file in checked for fault in file.faults]
-    data = [
-        {"file": file.file, "kind": file.kind, "ok": not file.faults, "faults": [asdict(f) for f in file.faults]}
-        for file in checked
-    ]
+    data = [{**asdict(file), "ok": not file.faults} for file in checked]
     emit(data, output, _show_good(checked))
     if faults:
         raise BadFile(faults, hint="`strata schema KIND` prints what a file may hold")
@@ -50,18 +49,20 @@ def _check(file: str) -> Checked:
     kind = ""
     try:
         kind = kind_of(read_document(file))
-        KINDS[kind].load(file)
+        note = KINDS[kind].check(file)
     except BadFile as error:
         return Checked(file, kind, error.faults)
     except UsageError as error:
         return Checked(file, kind, (Fault(file, str(error).removeprefix(f"{file}: ")),))
-    return Checked(file, kind, ())
+    return Checked(file, kind, (), note)
 
 
 def _show_good(checked: list[Checked]) -> Shown:
     for file in checked:
         if not file.faults:
             yield Line(f"{file.file}: ok ({file.kind})", is_whole=True)
+            if file.note:
+                yield f"  {file.note}"
 
 
 @click.command()

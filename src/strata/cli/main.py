@@ -15,6 +15,7 @@ from click.shell_completion import shell_complete
 from strata import __version__
 from strata.cli.lazy import CommandLine, LazyGroup, Table
 from strata.errors import INTERRUPTED, StrataError, of_system
+from strata.tables import printable
 
 COMMANDS: Final[Table] = {
     "demo": ("strata.cli.demo:demo", "Plan three real jobs on bundled real fleets; writes out/."),
@@ -27,6 +28,7 @@ COMMANDS: Final[Table] = {
     "calibrate": ("strata.cli.calibrate:calibrate", "Fit the cost model to step times of your own runs."),
     "plan": ("strata.cli.groups:plan", "Plan a job on a fleet: ranked, with the reasons."),
     "simulate": ("strata.cli.simulate:simulate", "Run the steps of plans: shared links, jitter, failures."),
+    "replay": ("strata.cli.replay:replay", "Run the scheduler's loop in virtual time over a trace of links."),
     "explain": ("strata.cli.explain:explain", "Say why a plan was chosen, or a domain was not."),
     "whatif": ("strata.cli.whatif:whatif", "Plan again with something changed; old and new side by side."),
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),
@@ -37,6 +39,14 @@ COMMANDS: Final[Table] = {
     "host": ("strata.cli.groups:host", "Why training loses CPU time on a machine, and what to do."),
     "run": ("strata.cli.run:run", "Run a command under a quota of accelerator memory and compute."),
     "slices": ("strata.cli.slices:slices", "Who holds what of the accelerators, slice by slice."),
+    "fleet": ("strata.cli.groups:fleet", "Find what there is, and measure the links between it."),
+    "up": ("strata.cli.up:up", "Run the scheduler: jobs across domains, from submit to done."),
+    "submit": ("strata.cli.submit:submit", "Hand a training job to the scheduler."),
+    "jobs": ("strata.cli.submit:jobs", "List the scheduler's jobs."),
+    "job": ("strata.cli.submit:job", "One job: where it runs, its attempts, and why."),
+    "logs": ("strata.cli.submit:logs", "What the ranks of a job wrote."),
+    "cancel": ("strata.cli.submit:cancel", "End a job."),
+    "drain": ("strata.cli.submit:drain", "Move away what runs in a domain, and start nothing there."),
     "kpi": ("strata.cli.kpi:kpi", "The eleven target KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.groups:bench", "Measure strata against published figures and named peers."),
 }
@@ -83,6 +93,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if instruction := os.environ.get("_STRATA_COMPLETE"):
         return shell_complete(cli, {}, "strata", "_STRATA_COMPLETE", instruction)
     try:
+        return _answered(arguments)
+    except KeyboardInterrupt:  # while an error was being printed, too
+        _report("interrupted")
+        return INTERRUPTED
+
+
+def _answered(arguments: Sequence[str] | None) -> int:
+    try:
         typed = list(sys.argv[1:] if arguments is None else arguments)
         with cli.make_context("strata", typed.copy(), obj=CommandLine(typed)) as context:
             result = cli.invoke(context)
@@ -90,7 +108,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # what a pipe or a disk refuses counts before the exit code is set
     except click.exceptions.Exit as done:
         return done.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except click.exceptions.Abort:
         _report("interrupted")
         return INTERRUPTED
     except click.ClickException as error:
@@ -112,7 +130,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _report(*lines: str) -> None:
     with suppress(OSError):  # stderr may be full as well; the exit code still tells
         for line in lines:
-            click.echo(line, err=True)
+            click.echo(printable(line), err=True)
 
 
 def _abandon_stdout() -> None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from strata.cli.parameters import choice
-from strata.tables import Line
+from strata.tables import Line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,13 +35,25 @@ def output_option(command: Command) -> Command:
 def emit(data: Any, output: str, shown: Iterable[Any]) -> None:
     """Print `data` as JSON or YAML, or what is shown to people."""
     if output == "json":
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(data, indent=2))
     elif output == "yaml":
         import yaml
 
         click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
     else:
         show(shown)
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """Return JSON in which a terminal finds nothing to obey.
+
+    The C1 controls are escaped like the others, and what changes the direction of writing.
+    """
+    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_CONTROLS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def show(shown: Iterable[Any]) -> None:
@@ -50,7 +63,7 @@ def show(shown: Iterable[Any]) -> None:
         if isinstance(item, Line):
             item.print(terminal)
         else:
-            terminal.print(item, crop=False)
+            terminal.print(printable(item) if isinstance(item, str) else item, crop=False)
 
 
 def console(*, err: bool = False) -> Console:

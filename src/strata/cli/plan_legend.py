@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from strata.tables import Line, Shown
@@ -12,13 +12,17 @@ SCHEDULES: Final[Mapping[str, str]] = {
     "1f1b-la": "a forward and a backward in turn, enough ahead to hide link latency",
     "gpipe": "all forwards of a step, then all backwards",
     "zb-h1": "1f1b whose weight gradients fill the bubbles (zero bubble)",
-    "interleaved": "1f1b on several chunks of layers a stage",
+    "interleaved": "1f1b on so many chunks of layers a stage",
 }
 
 
 def show_legend(plans: Sequence[Mapping[str, Any]]) -> Shown:
     """Print what the second line of each plan means, and two columns."""
     yield "  pp: stages · dp: replicas · tp: GPUs of a stage · mb: microbatch size x number"
+    if any(stage["context_parallel"] > 1 for stage in _stages(plans)):
+        yield "  cp: pieces of a sequence, each on tp GPUs, and how attention sees the others"
+    if any(plan["plan"]["expert_parallel"] > 1 for plan in plans):
+        yield "  ep: GPUs that share one set of experts"
     for schedule in dict.fromkeys(plan["schedule"] for plan in plans):
         yield f"  {schedule}: {SCHEDULES[schedule]}"
     if any(plan["recompute"] != "none" for plan in plans):
@@ -29,6 +33,10 @@ def show_legend(plans: Sequence[Mapping[str, Any]]) -> Shown:
         yield "  grad/: by how much gradients between domains shrink"
     yield "  util: share of time GPUs compute · MFU: of peak FLOPs, recomputing left out"
     yield "  trust: of the worst input: measured, calibrated, analytic or assumed"
+
+
+def _stages(plans: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    return (stage for plan in plans for pipeline in plan["plan"]["pipelines"] for stage in pipeline["stages"])
 
 
 def show_assumed(inputs: Sequence[Mapping[str, str]]) -> Shown:

@@ -68,6 +68,14 @@ def _pipelines(data: dict[str, Any]) -> Shown:
         yield f"  and {left} pipelines of {len(ordered) - SHOWN} other kinds: -o json has all"
 
 
+def _reached(figures: dict[str, Any]) -> str:
+    bandwidth, flops = (figures[f"{name}_efficiency"] for name in ("bandwidth", "flops"))
+    if bandwidth is None and flops is None:
+        return "what kernels reach on each card"
+    shares = ("what kernels reach" if share is None else f"{share:.0%}" for share in (bandwidth, flops))
+    return "{} of memory bandwidth and {} of peak FLOPs".format(*shares)
+
+
 def _figures(data: dict[str, Any]) -> Shown:
     figures, job = data["figures"], data["job"]
     if figures is None:
@@ -82,8 +90,7 @@ def _figures(data: dict[str, Any]) -> Shown:
         f"(means at {figures['batch']} sequences a step, no queue)",
         f"at most {figures['requests_per_s']:.3g} requests/s of {job['prompt_tokens']}+{job['output_tokens']} "
         f"tokens, {figures['goodput_per_s']:.3g} within the goals · trust: {figures['trust']}",
-        f"at {figures['bandwidth_efficiency']:.0%} of memory bandwidth and {figures['flops_efficiency']:.0%} of "
-        f"peak FLOPs ({figures['efficiencies_trust']})",
+        f"at {_reached(figures)} ({figures['efficiencies_trust']})",
     ]
     if figures.get("cost_usd_per_mtoken") is not None:
         within = figures["goodput_usd_per_mtoken"]

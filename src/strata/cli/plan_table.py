@@ -8,6 +8,7 @@ from strata.cli.given_table import show_given
 from strata.cli.plan_legend import show_assumed, show_legend
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
+from strata.workload.plan import TrainingPlan
 
 LABELS: Final = {
     "best_single_domain": "best single domain",
@@ -51,7 +52,7 @@ def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: 
     yield from _reasons(data["reasons"])
     yield from _why_not(data)
     if next_command:
-        yield from _next(data["inputs"], saved)
+        yield from _next(data, saved)
 
 
 def _plans(plans: list[dict[str, Any]], knee: dict[str, Any] | None, given: dict[str, Any] | None) -> Shown:
@@ -103,14 +104,30 @@ def _inner(plan: dict[str, Any]) -> str:
     copies = sorted({pipeline["replicas"] for pipeline in pipelines})
     depth = sorted({len(pipeline["stages"]) for pipeline in pipelines})
     parts = [f"pp{_span(depth)} dp{_span(copies)} tp{_span(tensor)}"]
-    parts.append(f"mb{plan['microbatch_size']}x{plan['microbatches']} {plan['schedule']}")
+    if (context := context_degrees(plan))[-1] > 1:
+        parts[0] += f" cp{_span(context)} {plan['plan']['context_exchange']}"
+    if plan["plan"]["expert_parallel"] > 1:
+        parts[0] += f" ep{plan['plan']['expert_parallel']}"
+    chunks = plan["plan"]["virtual_stages"]
+    schedule = f"{plan['schedule']} x{chunks}" if chunks > 1 else plan["schedule"]
+    parts.append(f"mb{plan['microbatch_size']}x{plan['microbatches']} {schedule}")
     if plan["recompute"] != "none":
-        parts.append("recompute")
+        parts.append(_recomputed(plan["plan"]))
     if plan["local_steps"] > 1:
         parts.append(f"H={plan['local_steps']}")
     if plan["gradient_compression"] > 1:
         parts.append(f"grad/{plan['gradient_compression']:g}")
     return "\n" + " ".join(parts)
+
+
+def _recomputed(plan: dict[str, Any]) -> str:
+    again, count = TrainingPlan.from_dict(plan).recomputed_layers
+    return f"recompute {again}/{count}" if 0 < again < count else "recompute"
+
+
+def context_degrees(plan: dict[str, Any]) -> list[int]:
+    """Return into how many pieces the stages of a plan cut sequences."""
+    return sorted({stage["context_parallel"] for item in plan["plan"]["pipelines"] for stage in item["stages"]})
 
 
 def _span(values: list[int]) -> str:
@@ -214,9 +231,10 @@ def _why_not(data: dict[str, Any]) -> Shown:
         yield f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"])
 
 
-def _next(inputs: dict[str, str], saved: str | None) -> Shown:
+def _next(data: dict[str, Any], saved: str | None) -> Shown:
     if saved:
-        yield f"next: strata explain {saved}   or: strata export {saved} --to torchrun"
+        target = "torchrun" if context_degrees(data["plans"][0]) == [1] else "megatron"
+        yield f"next: strata explain {saved}   or: strata export {saved} --to {target}"
     else:
-        fleet, job = inputs["fleet"], inputs["job"]
+        fleet, job = data["inputs"]["fleet"], data["inputs"]["job"]
         yield f"next: strata plan train {fleet} {job} --save plan.json && strata explain plan.json"

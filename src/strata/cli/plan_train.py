@@ -75,7 +75,7 @@ def train(
     from strata import units
     from strata.fleet.schema import load_fleet
     from strata.training.plan.compare import plan_request
-    from strata.training.plan.schema import PlanRequest
+    from strata.training.plan.planned import PlanRequest
     from strata.workload.schema import load_job
 
     limit_s = time_limit_s(time_limit)

@@ -9,7 +9,7 @@ import click
 
 from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import POSITIVE, OutputFile, choice
-from strata.errors import MissingPart, UsageError, need
+from strata.errors import BadFile, MissingPart, UsageError, need
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
@@ -62,7 +62,12 @@ def profile(
     spec = read_model(model)
     device = _device(device)
     card = _card(device, accelerator)
-    length = min(sequence or 4096, spec.max_sequence_length or 10**8)
+    longest = spec.max_sequence_length or 10**8
+    if sequence is not None and sequence > longest:
+        raise UsageError(
+            f"{spec.name} has learned positions for {longest} tokens only", hint=f"--sequence {longest}"
+        )
+    length = sequence or min(4096, longest)
     measured: dict[tuple[int, int], dict[str, TimedLayer]] = {}
     with progress("timing", total=len(microbatch) * len(tensor)) as advance:
         for size in microbatch:
@@ -115,15 +120,20 @@ def _row(spec: ModelSpec, times: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _save(path: Path, profile: dict[str, dict[str, Any]], *, num_layers: int) -> None:
-    """Write a profile file, or add to it. Raises BadFile where it is another model's."""
+    """Write a profile file, or add to it. Raises BadFile where it is another model's or contradicts itself."""
     from strata.files import read_json, write_json
-    from strata.workload.profile import load_profile
+    from strata.workload.profile import checked_profile, load_profile
 
     known: dict[str, dict[str, Any]] = {}
     if path.exists():
         load_profile(path, num_layers=num_layers)
         known = read_json(path)
-    write_json(path, {**known, **{card: {**known.get(card, {}), **rows} for card, rows in profile.items()}})
+    whole = {**known, **{card: {**known.get(card, {}), **rows} for card, rows in profile.items()}}
+    try:
+        checked_profile(whole, source=f"{path} (not written)", num_layers=num_layers)
+    except BadFile as error:
+        raise BadFile(error.faults, hint="a machine with nothing else to do, or more --repeats") from None
+    write_json(path, whole)
 
 
 def _show(data: dict[str, Any], spec: ModelSpec, measured: dict[tuple[int, int], Any], save: Path | None) -> Shown:

@@ -54,7 +54,7 @@ def run(
     strata run --memory 4Gi --cores 30 --slice notebooks -- jupyter lab
     """
     from strata.errors import UsageError
-    from strata.fleet.nvml import device_bytes
+    from strata.fleet.nvml import device_bytes, device_uuids
     from strata.slicing.build import library
     from strata.slicing.ledger_directory import user_directory
     from strata.slicing.run import own_environment, prepare, start
@@ -71,6 +71,7 @@ def run(
         library=library(),
         environment=own_environment(),
         device_bytes=device_bytes() if limits.memory_bytes else (),
+        device_uuids=device_uuids() if device is not None else (),
     )
     for warning in launch.warnings:
         click.echo(f"warning: {warning}", err=True)

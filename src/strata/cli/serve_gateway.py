@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -73,6 +72,7 @@ def _serve(options: dict[str, Any]) -> None:
     import logging
     import os
 
+    from strata.cli.tokens import read_token
     from strata.net.server import listen, serve
     from strata.serving.gateway.build import GatewaySettings, build
     from strata.serving.gateway.discovery import read_backend
@@ -80,7 +80,7 @@ def _serve(options: dict[str, Any]) -> None:
     from strata.serving.worker.shape import Shape
 
     shape = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"])
-    token = _token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
+    token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
     config = SchedulerConfig(
         allocation_strategy=options["allocation"],
         routing_strategy=options["routing"],
@@ -110,15 +110,3 @@ def _serve(options: dict[str, Any]) -> None:
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"gateway listens at http://{shown}:{listener.getsockname()[1]}")
         serve(build(settings)[1], listener, drain_s=options["drain"])
-
-
-def _token(path: str | None) -> str:
-    if path is None:
-        return ""
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    if not token:
-        raise UsageError(f"{path} is empty: it should contain the token")
-    return token

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.lazy import LazyGroup
 from strata.cli.output import console, emit, output_option
 from strata.tables import Shown, rows
 
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
 EVERY_S: Final = 1.0
 
 
-@click.command()
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    table={"export": ("strata.cli.slices_export:export", "What the slices of this node hold, for Prometheus.")},
+)
 @click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @output_option
-def slices(watch: bool, output: str) -> None:
+@click.pass_context
+def slices(context: click.Context, watch: bool, output: str) -> None:
     """Show the slices of `strata run`, and what each of their processes holds.
 
     Inside a container with a fraction of a device, shows that fraction. Root sees the slices of all users. Memory
@@ -34,6 +40,8 @@ def slices(watch: bool, output: str) -> None:
     """
     from strata.errors import UsageError
 
+    if context.invoked_subcommand:
+        return
     if not watch:
         uses = list(_look())
         emit({"slices": [_data(use) for use in uses]}, output, _show(uses))
@@ -68,12 +76,16 @@ def _data(use: DeviceUse) -> dict[str, Any]:
         "device": use.device,
         "limit_bytes": use.limit_bytes,
         "used_bytes": use.used_bytes,
+        "context_bytes": use.context_bytes if use.context_trust else None,
+        "context_trust": use.context_trust or None,
+        "refused": use.refused,
         "processes": [{"pid": holder.pid, "used_bytes": holder.used_bytes} for holder in use.processes],
     }
 
 
 def _show(uses: Sequence[DeviceUse]) -> Shown:
     yield _table(uses)
+    yield from _notes(uses)
 
 
 def _table(uses: Sequence[DeviceUse]) -> Any:
@@ -95,6 +107,18 @@ def _table(uses: Sequence[DeviceUse]) -> Any:
         if use.gone_bytes:
             body.append(["", "", show_bytes(use.gone_bytes), "", "", "", "gone", ""])
     return rows(["slice", "device", "used", "limit", "full", "cores", "pid", "command"], body, right=range(1, 7))
+
+
+def _notes(uses: Sequence[DeviceUse]) -> Iterator[str]:
+    """Yield what the table has no column for: what contexts are charged, and what was refused."""
+    from strata.units import show_bytes
+
+    for use in uses:
+        where = f"{use.name}, device {use.device}"
+        if use.context_trust:
+            yield f"{where}: each process's context counts {show_bytes(use.context_bytes)} ({use.context_trust})"
+        if use.refused:
+            yield f"{where}: {use.refused} requests did not fit"
 
 
 def _command(holder: LedgerHolder) -> str:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import time_limit_s
-from strata.cli.whatif_serve_table import serving_changes
+from strata.cli.whatif_table import NONE, points, serving_figures, show_changes
 from strata.errors import OutOfTime, UsageError
-from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strata.fleet.changes import ValueChange
+    from strata.fleet.comparison import Comparison
     from strata.serving.planning.allocate import Strategy
     from strata.serving.planning.goal import Goal
     from strata.training.plan.report import TrainingPlanReport
-
-_NONE: Final = "-"
 
 
 @click.command()
@@ -37,10 +38,14 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     link.A-B.KEY     bandwidth, latency, rtt or price, both directions (A>B: one)
     domain.NAME.KEY  num_gpus, gpus_per_node, accelerator, price,
                      intra_bandwidth, network_bandwidth or uplink
-    job.KEY          global_batch, recompute, local_steps, compress, minimize,
-                     weights, efficiency, or limits.cost, .tokens_per_s,
-                     .domains, .memory_headroom, or parallel.tensor,
-                     .pipeline, .data, .microbatch
+    job.KEY          global_batch, sequence, precision, optimizer, recompute,
+                     schedules, zero, expert_imbalance, local_steps, compress,
+                     minimize, weights, efficiency, or limits.cost,
+                     .tokens_per_s, .domains, .memory_headroom, or
+                     parallel.tensor, .pipeline, .data, .microbatch, .context,
+                     .expert, .virtual_stages, or software.framework, .dispatcher,
+                     .token_drop, .overlap_experts, .cuda_graphs, .compiled,
+                     .async_tensor_parallel, .fused_loss, .gradients
     of serving jobs  prompt, output, batch, rate, goals.ttft, goals.tpot,
                      precision.weights, .kv, efficiency.flops, .bandwidth,
                      memory_headroom, strategy
@@ -57,7 +62,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     limit_s = time_limit_s(time_limit)
     is_serving = _is_serving(job)
     data = (_serving if is_serving else _training)(fleet, job, settings, limit_s)
-    emit(data, output, serving_changes(data) if is_serving else _show(data))
+    emit(data, output, show_changes(data, (serving_figures if is_serving else _figures)(data)))
     return 0 if data["new"]["plan"] is not None else 3
 
 
@@ -73,14 +78,15 @@ def _is_serving(job: str) -> bool:
 
 
 def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) -> dict[str, Any]:
+    from strata.fleet.changes import apply_settings
     from strata.fleet.schema import load_fleet
     from strata.serving.planning.planner import plan_serving
-    from strata.serving.planning.whatif import apply, compare
+    from strata.serving.planning.whatif import JOB_KEYS, compare
     from strata.workload.serving_schema import load_serving_job
 
     goal, strategy, job = _planned_with(job)
     before = load_fleet(fleet), load_serving_job(job)
-    new_fleet, new_job, changes = apply(*before, settings)
+    new_fleet, new_job, changes = apply_settings(*before, settings, keys=JOB_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
         with progress(label):
@@ -99,13 +105,7 @@ def _serving(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) ->
         answer.to_dict(work, inputs={"fleet": fleet, "job": job})
         for answer, work in zip(answers, (before[1], new_job), strict=True)
     )
-    return {
-        "changes": [asdict(change) for change in changes],
-        "old": _serving_side(old),
-        "new": _serving_side(new),
-        "difference": comparison.to_dict(),
-        "text": comparison.text,
-    }
+    return _difference(changes, _serving_side(old), _serving_side(new), comparison)
 
 
 def _planned_with(job: str) -> tuple[Goal, Strategy | None, str]:
@@ -132,14 +132,15 @@ def _serving_side(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _training(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) -> dict[str, Any]:
+    from strata.fleet.changes import apply_settings
     from strata.fleet.schema import load_fleet
     from strata.training.plan.comparison import compare
     from strata.training.plan.planner import plan_training
-    from strata.training.plan.whatif import apply
+    from strata.training.plan.whatif import JOB_KEYS
     from strata.workload.schema import load_job
 
     before = load_fleet(fleet), load_job(job)
-    new_fleet, new_job, changes = apply(*before, settings)
+    new_fleet, new_job, changes = apply_settings(*before, settings, keys=JOB_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
         with progress(label):
@@ -150,11 +151,16 @@ def _training(fleet: str, job: str, settings: tuple[str, ...], limit_s: float) -
             raise OutOfTime(f"no plan within {show_time(limit_s)} ({label})", hint="a longer --time-limit")
         answers.append(answer)
     old, new = answers
-    comparison = compare(old, new)
+    return _difference(changes, _side(old), _side(new), compare(old, new))
+
+
+def _difference(
+    changes: Sequence[ValueChange], old: dict[str, Any], new: dict[str, Any], comparison: Comparison
+) -> dict[str, Any]:
     return {
-        "changes": [{"path": change.path, "old": change.old, "new": change.new} for change in changes],
-        "old": _side(old),
-        "new": _side(new),
+        "changes": [asdict(change) for change in changes],
+        "old": old,
+        "new": new,
         "difference": comparison.to_dict(),
         "text": comparison.text,
     }
@@ -174,26 +180,13 @@ def _side(answer: TrainingPlanReport) -> dict[str, Any]:
     }
 
 
-def _show(data: dict[str, Any]) -> Shown:
-    for change in data["changes"]:
-        yield f"what if {change['path']}: {change['old']} -> {change['new']}"
-    if not data["changes"]:
-        yield "these settings change nothing: all is set to what it is"
-    yield ""
-    body = [*_figures(data), *_domains(data)]
-    yield rows(["", "now", "what if", "change"], body, right=(1, 2, 3))
-    yield ""
-    yield from _reasons(data)
-    yield data["text"]
-
-
 def _figures(data: dict[str, Any]) -> list[list[str]]:
     """Return a row a figure: its name, how it is now, how it would be, and the change."""
     old, new, moved = data["old"]["plan"], data["new"]["plan"], data["difference"]
 
     def both(key: str, show: Any) -> list[str]:
         sides = [side and side[key] for side in (old, new)]
-        return [_NONE if value is None else show(value) for value in sides]
+        return [NONE if value is None else show(value) for value in sides]
 
     def times(key: str) -> str:
         ratio = moved[f"{key}_ratio"]
@@ -205,43 +198,9 @@ def _figures(data: dict[str, Any]) -> list[list[str]]:
         ["plan", *both("kind", str), "same" if moved["same_plan"] else ""],
         ["step time", *both("step_time_s", show_time), times("step_time_s")],
         ["tokens/s", *both("tokens_per_s", show_count), times("tokens_per_s")],
-        ["utilisation", *both("utilization", "{:.1%}".format), _points(moved["utilization_difference"])],
+        ["utilisation", *both("utilization", "{:.1%}".format), points(moved["utilization_difference"])],
         ["GPUs", *both("num_devices", str), ""],
         ["WAN a step", *both("wan_bytes_per_step", show_bytes), wan],
         ["$/Mtoken", *both("cost_usd_per_mtoken", show_usd), times("cost_usd_per_mtoken")],
         ["trust", *both("trust", str), ""],
     ]
-
-
-def _points(difference: float | None) -> str:
-    """Write a difference of two shares; "" where it would read zero."""
-    return f"{100 * difference:+.1f} points" if difference and abs(difference) >= 0.0005 else ""
-
-
-def _domains(data: dict[str, Any]) -> list[list[str]]:
-    """Return a row a domain that either plan uses: its share of the work, and its devices."""
-
-    def work(side: dict[str, Any] | None) -> str:
-        if side is None:
-            return _NONE
-        return f"{side['share']:.0%} on {side['num_devices']} GPU{'s' if side['num_devices'] > 1 else ''}"
-
-    body = []
-    for name, sides in data["difference"]["domains"].items():
-        old, new = sides["old"], sides["new"]
-        if old is None or new is None:
-            change = "joins" if old is None else "leaves"
-        else:
-            change = _points(new["share"] - old["share"])
-        body.append([name, work(old), work(new), change])
-    return body
-
-
-def _reasons(data: dict[str, Any]) -> Shown:
-    """Print the reasons of the new decision, `+` before those that are new, and `-` before those that are gone."""
-    moved = data["difference"]
-    for reason in moved["reasons_gone"]:
-        yield f"- {reason['token']}: {reason['text']}"
-    for reason in data["new"]["reasons"]:
-        sign = "+" if reason in moved["reasons_appeared"] else " "
-        yield f"{sign} {reason['token']}: {reason['text']}"

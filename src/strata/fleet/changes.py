@@ -15,7 +15,7 @@ from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.fleet import NETWORK_BANDWIDTH, BandwidthCurve, Domain, Fleet, Link, Pair
 from strata.fleet.node_network import assumed_bandwidth_bytes_per_s
-from strata.fleet.overrides import DOMAIN, LINK, Key, Override, noting
+from strata.fleet.overrides import DOMAIN, LINK, Job, JobKeys, Key, Override, noting, read_overrides
 
 Values = Mapping[str, Any]
 
@@ -30,6 +30,24 @@ class ValueChange:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.old} -> {self.new}"
+
+
+def apply_settings(
+    fleet: Fleet, job: Job, settings: Sequence[str], *, keys: JobKeys[Job]
+) -> tuple[Fleet, Job, list[ValueChange]]:
+    """Return the fleet and the job with `path=value` settings made, and what is different then.
+
+    A value set to what it is makes no change. Raises UsageError with all that is wrong.
+    """
+    faults: list[str] = []
+    read = read_overrides(fleet, settings, faults, job=keys)
+    new_fleet, new_job = changed_fleet(fleet, read, faults), job
+    of_job = [override for override in read if not override.target]
+    with noting(faults, ", ".join(override.text for override in of_job)):
+        new_job = keys.changed(job, {override.key: override.value for override in of_job})
+    if faults:
+        raise UsageError("\n".join(faults))
+    return new_fleet, new_job, [*fleet_changes(fleet, new_fleet), *value_changes("job", keys.keys, job, new_job)]
 
 
 def changed_fleet(fleet: Fleet, overrides: Sequence[Override], faults: list[str]) -> Fleet:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,13 @@ NOTE_AT: Final = 1024
 _HEADER: Final = struct.Struct("<8s4I")
 _NOTE: Final = struct.Struct("<8sQII")
 _NOTE_MAGIC: Final = b"STRATANT"
-_ROW: Final = struct.Struct("<QQIII")
+_ROW: Final = struct.Struct("<QQ4I3Q")
 _ROWS_AT, _ROW_SIZE, _OWNERS_AT, _HELD_AT, _NAMESPACES_AT = 4096, 64, 8192, 16384, 540_672
 _LOCK: Final = struct.Struct("hhqqi4x")
 """struct flock where addresses have 64 bits: type, whence, start, length, pid."""
 _BYTES: Final = (1 << 52) - 1
 _VENDORS: Final = ("nvidia", "ascend")
+_TRUSTS: Final = ("", "assumed", "given", "measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class DeviceUse:
 
     device: its number in the process that came first; None where no process has asked for one yet. limit_bytes,
     cores_share: None is no limit. used_bytes: of living processes. gone_bytes: of processes that have ended, which
-    the library takes back when it next needs them.
+    the library takes back when it next needs them. context_bytes: what each process is charged for its context,
+    with the trust in that; "" where none was made yet. refused: requests that did not fit.
     """
 
     name: str
@@ -61,6 +64,9 @@ class DeviceUse:
     used_bytes: int
     processes: tuple[LedgerHolder, ...]
     gone_bytes: int = 0
+    context_bytes: int = 0
+    context_trust: str = ""
+    refused: int = 0
 
 
 def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
@@ -74,7 +80,8 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
     here = _namespace()
     uses = []
     for number in range(ROWS if slots else 0):
-        key, limit, ordinal, vendor, cores = _ROW.unpack_from(data, _ROWS_AT + number * _ROW_SIZE)
+        row = _ROW.unpack_from(data, _ROWS_AT + number * _ROW_SIZE)
+        key, limit, ordinal, vendor, cores, trust, _, context, refused = row
         if key == 0:
             continue
         words = struct.unpack_from(f"<{slots}Q", data, _HELD_AT + 8 * SLOTS * number)
@@ -93,6 +100,9 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
                 sum(holder.used_bytes for holder in holders),
                 tuple(sorted(holders, key=lambda holder: holder.pid)),
                 sum(used for slot, used in enumerate(held) if owners[slot] and slot not in lives),
+                context if trust else 0,
+                _TRUSTS[trust] if trust < len(_TRUSTS) else "assumed",
+                refused,
             )
         )
     if not uses and limits is not None:
@@ -124,7 +134,11 @@ def read_limits(path: Path) -> QuotaLimits | None:
 def _read(path: Path) -> tuple[bytes, QuotaLimits | None, int, frozenset[int]]:
     """Return the content, what was asked for, how many slots have been taken, and those whose owners live."""
     try:
-        with path.open("rb") as file:
+        # Others' folders may hold a link in its place, or a pipe that nobody writes to.
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(opened, "rb") as file:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise UsageError(f"{path}: not a slice ledger: it is not a file")
             data = file.read(SIZE + 1) or bytes(SIZE)  # nothing: one that is just being made
             slots = _slots(data, path)
             taken = [slot for slot in range(slots) if data[_OWNERS_AT + 8 * slot] & 3]

@@ -9,8 +9,8 @@ from strata.fleet.accelerator import Accelerator
 _GBPS: Final = 1e9 / 8
 
 PER_DEVICE_GBPS: Final = {
-    "NVLink2": 50, "NVLink3": 200, "NVLink4": 400, "NVLink5": 400, "HCCS": 200, "SIO+UB": 200, "UB/HCCS": 400,
-    "InfinityFabric": 400,
+    "NVLink2": 50, "NVLink3": 200, "NVLink4": 400, "NVLink5": 400, "NVLink5-rack": 400, "HCCS": 200, "SIO+UB": 200,
+    "UB/HCCS": 400, "InfinityFabric": 400,
 }  # fmt: skip
 """Gbps of network cards per device, by how the devices of a node are joined: DGX H100, H200 and B200 have eight
 cards of 400 Gbps for eight devices (NVIDIA DGX BasePOD reference architecture, core components); DGX A100 eight of

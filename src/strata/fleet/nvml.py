@@ -1,4 +1,4 @@
-"""NVML, NVIDIA's management library: by `nvidia-ml-py` for the agent, by three C calls for `strata run`."""
+"""NVML, NVIDIA's management library: by `nvidia-ml-py` for the agent, by four C calls for `strata run`."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ def _size_of(nvml: ctypes.CDLL, number: int) -> int:
     if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)):
         return 0
     return 0 if nvml.nvmlDeviceGetMemoryInfo(device, memory) else memory[0]
+
+
+def device_uuids() -> list[str]:
+    """Return the UUID of each NVIDIA device, by its number on the machine; empty where that cannot be known."""
+    count, uuids = ctypes.c_uint(), list[str]()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return []
+        for number in range(count.value):
+            device, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+            if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)):
+                return []
+            if nvml.nvmlDeviceGetUUID(device, text, len(text)):
+                return []
+            uuids.append(text.value.decode(errors="replace"))
+    except (OSError, AttributeError):  # no driver, or one without these
+        return []
+    return uuids

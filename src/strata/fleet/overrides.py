@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from strata import units
 from strata.errors import BadFile, UsageError
@@ -20,6 +20,8 @@ from strata.files import Document, FileModel
 from strata.fleet.fleet import Fleet, Pair
 from strata.fleet.schema import DomainEntry, LinkEntry
 from strata.names import closest
+
+Job = TypeVar("Job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,15 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class JobKeys:
-    """What may be set of a job; fixed: keys of its file that everything else was computed from."""
+class JobKeys(Generic[Job]):
+    """What may be set of a job; fixed: keys of its file that everything else was computed from.
+
+    changed: the job with values set, by key; raises UsageError for those that do not go together.
+    """
 
     keys: Mapping[str, Key]
     fixed: Sequence[str]
+    changed: Callable[[Job, Mapping[str, Any]], Job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,9 @@ def noting(faults: list[str], setting: str) -> Iterator[None]:
             faults.append(fault)
 
 
-def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str], *, job: JobKeys) -> list[Override]:
+def read_overrides(
+    fleet: Fleet, overrides: Sequence[str], faults: list[str], *, job: JobKeys[Any]
+) -> list[Override]:
     """Return the settings that can be read, a link both ways as two, and add what is wrong to `faults`."""
     overrides_by_key: dict[tuple[Pair | str, str], Override] = {}
     for text in overrides:
@@ -132,7 +140,7 @@ def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str], *,
     return list(overrides_by_key.values())
 
 
-def _read(text: str, fleet: Fleet, job: JobKeys) -> list[Override]:
+def _read(text: str, fleet: Fleet, job: JobKeys[Any]) -> list[Override]:
     path, equals, value = (part.strip() for part in text.partition("="))
     kind, _, rest = path.partition(".")
     if not (equals and value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -80,10 +80,58 @@ class AcceleratorEntry(FileModel):
     trust: Trust = Trust.ASSUMED
 
 
+class LocalEntry(FileModel):
+    """Processes on this machine. namespace: of `ip netns`, with its address and device where it has one."""
+
+    kind: Literal["local"]
+    address: Name = "127.0.0.1"
+    namespace: Name | None = None
+    interface: Name | None = None
+
+
+class SlurmEntry(FileModel):
+    """Jobs of a Slurm cluster whose nodes see the scheduler's folder at the same path.
+
+    conf: its slurm.conf, else what Slurm's tools find. gres: what a device is there (`gpu`, `gpu:a100`), none
+    where it is a CPU. address: where rank 0 listens, else the first address of its node. options: more for sbatch.
+    """
+
+    kind: Literal["slurm"]
+    conf: Name | None = None
+    partition: Name | None = None
+    gres: Name | None = None
+    address: Name | None = None
+    interface: Name | None = None
+    options: list[Name] = Field(default=[])
+
+
+class KubeEntry(FileModel):
+    """Jobs of a Kubernetes cluster, a pod for each node of a plan.
+
+    resource: what a device is there, none where it is a CPU. claim: PersistentVolumeClaim with the checkpoints.
+    address: where clusters reach rank 0. queue: Kueue's. nodes: labels of its nodes. image: has the program.
+    """
+
+    kind: Literal["kubernetes"]
+    image: Name
+    context: Name | None = None
+    kubeconfig: Name | None = None
+    namespace: Name | None = None
+    resource: Name | None = None
+    claim: Name | None = None
+    address: Name | None = None
+    interface: Name | None = None
+    queue: Name | None = None
+    nodes: dict[Name, str] = Field(default={})
+
+
+DriverEntry: TypeAlias = LocalEntry | SlurmEntry | KubeEntry
+
+
 class DomainEntry(FileModel):
     """One domain. Bandwidths are one direction: `intra_` per device within a node, `network_` per node.
 
-    `uplink`: to all other domains together.
+    uplink: to all other domains together. driver: how work is started there; without one it is only planned for.
     """
 
     name: Name
@@ -97,10 +145,14 @@ class DomainEntry(FileModel):
     price: Annotated[UsdPerHour, Field(ge=0)] | None = None
     region: str = ""
     uplink: PositiveBandwidth | None = None
+    driver: Annotated[DriverEntry, Field(discriminator="kind")] | None = None
 
 
 class LinkEntry(FileModel):
-    """One link: `between` two domains both ways, or from `source` to `dest` (both ways if `symmetric`)."""
+    """One link: `between` two domains both ways, or from `source` to `dest` (both ways if `symmetric`).
+
+    measured_at: when `strata fleet probe` measured it.
+    """
 
     between: tuple[Name, Name] | None = None
     source: Name | None = None
@@ -112,6 +164,7 @@ class LinkEntry(FileModel):
     price: Annotated[UsdPerByte, Field(ge=0)] = 0.0
     curve: tuple[float, float, float] | None = None
     trust: Trust = Trust.ASSUMED
+    measured_at: Name | None = None
 
 
 class FleetFile(FileModel):
@@ -172,6 +225,15 @@ def load_fleet(source: str | Path) -> Fleet:
     Raises BadFile with every fault, UsageError where there is neither file nor bundled fleet.
     """
     return fleet_from_document(_document(source))
+
+
+def load_drivers(source: str | Path) -> dict[str, DriverEntry]:
+    """Return the driver of each domain that has one. Raises as `load_fleet` does."""
+    document = _document(source)
+    if _is_seed_form(document):
+        return {}
+    file = _checked(document, FleetFile)
+    return {entry.name: entry.driver for entry in file.domains if entry.driver is not None}
 
 
 def load_dynamics(source: str | Path) -> tuple[Uniform, Uniform] | None:

@@ -6,6 +6,7 @@ The quota library reads it (`slicing/native`), HAMi's variables too, so that pod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,9 +18,19 @@ CORES: Final = "STRATA_CORES_LIMIT"
 """Percent of every device's time, 1 to 100; with `_<i>` behind it, of the i-th."""
 LEDGER: Final = "STRATA_LEDGER"
 """The file in which processes that share a limit count together."""
+DEVICE_UUID: Final = "STRATA_DEVICE_UUID"
+"""The one device that limits are of, as NVML names it, whatever number a process gives it."""
+LEDGER_INODE: Final = "STRATA_LEDGER_INODE"
+"""The number of that file, where it exists before the process does: another in its place is not taken for it."""
 LIBRARY: Final = "/usr/local/strata/libstrata_quota.so"
 """Where the quota library lies in a container, and what `PRELOAD` names."""
 PRELOAD: Final = "LD_PRELOAD"
+PRELOAD_FILE: Final = "/etc/ld.so.preload"
+"""In a pod's container, the loader's list of what every program loads, whatever its environment."""
+LIMITS_FILE: Final = "/etc/strata/limits"
+"""In a pod's container, these variables as lines: read where the environment has no limits."""
+CONTAINER: Final = "STRATA_CONTAINER"
+"""In that file, the container's name; the library does not look at it."""
 SWITCH: Final = "STRATA_QUOTA"
 """`off`: the library limits nothing."""
 FAIL: Final = "STRATA_QUOTA_FAIL"
@@ -38,6 +49,12 @@ class QuotaLimits:
     memory_bytes: int | None = None
     cores_share: float | None = None
     device: int | None = None
+
+
+def limits_file(environment: Mapping[str, str], *, container: str) -> str:
+    """Return the text of `LIMITS_FILE` for what `slice_environment` returned."""
+    lines = {name: value for name, value in environment.items() if name != PRELOAD} | {CONTAINER: container}
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
 def slice_environment(limits: QuotaLimits, *, ledger: str = "", library: str = LIBRARY) -> dict[str, str]:

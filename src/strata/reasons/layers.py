@@ -178,6 +178,16 @@ DOUBTFUL: Final[Meanings] = {
         "slice_us is in microseconds; the default is 20 ms, and the kernel ejects a scheduler under which a "
         "thread waits too long (30 s).",
         "Give microseconds: 20000 is 20 ms."),
+    "slice-too-short": Meaning("a slice of {us} us is spent on switching from thread to thread",
+        "slice_us is in microseconds. A switch and cold caches cost some microseconds each; 0 means the default.",
+        "Leave slice_us out (20 ms), or give a hundred microseconds or more."),
+    "charge-too-long": Meaning("each run is charged as {seconds} s of CPU time, however short it was",
+        "min_exec_us is in microseconds. A thread that wakes up often is then always last in line.",
+        "Give microseconds: 1000 is 1 ms."),
+    "rest-squeezed": Meaning("the layer for everything else, {name!r}, is Confined to {most} of {where}",
+        "A Confined layer never leaves its CPUs, also where all others are idle; daemons, shells and kernel "
+        "threads are in the last layer.",
+        "Make the last layer Open, or give it more CPUs."),
 }  # fmt: skip
 """What it accepts and does not do, or does differently from how it reads."""
 

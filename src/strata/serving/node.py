@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from strata.decision import Trust
 from strata.serving.request import RequestSignal
+from strata.simulate.kernel_rates import UNKNOWN_CARD, InferenceShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Node:
     others, one direction, intra_latency_s one-way. fixed_bytes: of memory_bytes what contexts and buffers take.
     url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s];
     bandwidth_bytes_per_s: what a message to them sees. Neither need name all nodes (`observe.py`).
+    shares: of its rates what kernels reach.
     model: of a whole pipeline behind one address (vLLM, SGLang) the name it serves; such a node is never cut.
     running, slots, kv_tokens_used, kv_tokens, decode_s, prefill_s_per_token: as of the snapshot, 0 where it
     serves nothing.
@@ -45,6 +47,7 @@ class Node:
     num_devices: int = 1
     intra_bandwidth_bytes_per_s: float = math.inf
     intra_latency_s: float = 0.0
+    shares: InferenceShares = UNKNOWN_CARD
 
     def usable_bytes(self, headroom: float) -> float:
         """Return what is there for weights and KV memory, with a share of all memory left free, as in training."""

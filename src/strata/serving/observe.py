@@ -24,6 +24,7 @@ from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
+from strata.simulate.kernel_rates import InferenceShares
 from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand, Derating
@@ -87,6 +88,7 @@ def nodes_of(fleet: Fleet, *, groups: Mapping[str, int] | None = None) -> tuple[
                 num_devices=devices,
                 intra_bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
                 intra_latency_s=domain.intra_latency_s,
+                shares=InferenceShares.of(card),
             )
             for machine in ids[domain.name]
             for latencies, bandwidths in [
@@ -225,14 +227,23 @@ def _roofline(nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating:
     """Return the terms of a decode step and of a prompt, before anything is measured."""
     flops = np.array([node.compute_capability for node in nodes], dtype=float)
     bandwidth = np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float)
+    stated, of_bandwidth = derating.flops_efficiency, derating.bandwidth_efficiency
+    shares = [node.shares for node in nodes]
+    matmul, narrow, attention, memory = (
+        np.array([getattr(each, name) for each in shares], dtype=float)
+        for name in ("matmul", "matmul_fp8", "attention", "memory")
+    )
+    if stated is not None:
+        matmul = narrow = attention = np.full(len(nodes), stated)
     speedup = np.ones(len(nodes))
     if model.weights == "fp8":
-        fp8 = np.array([node.fp8_capability for node in nodes], dtype=float)
-        np.divide(fp8, flops, out=speedup, where=(fp8 > 0) & (flops > 0))
+        fp8 = narrow * np.array([node.fp8_capability for node in nodes], dtype=float)
+        np.divide(fp8, matmul * flops, out=speedup, where=(fp8 > 0) & (flops > 0))
     rates = Rates(
-        flops * derating.flops_efficiency,
-        bandwidth * derating.bandwidth_efficiency,
+        flops * matmul,
+        bandwidth * (memory if of_bandwidth is None else of_bandwidth),
         speedup,
+        attention / matmul,
         ranks=np.array([node.num_devices for node in nodes], dtype=int),
         intra_bandwidth_bytes_per_s=np.array([node.intra_bandwidth_bytes_per_s for node in nodes]),
         intra_latency_s=np.array([node.intra_latency_s for node in nodes]),

@@ -17,14 +17,14 @@ from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
-from strata.simulate.copies import CopyExchange, SharedWeights, copy_exchange
+from strata.simulate.copies import CopyExchange, copy_exchange, shared_weights
 from strata.simulate.gradient_shares import between, shares, uplink_bytes_per_s
-from strata.simulate.memory import StageShape, kept_bytes, stage_bytes
+from strata.simulate.memory import StageShape, held_bytes, kept_bytes, stage_bytes
 from strata.simulate.pipeline_times import PipelineTimes, pipelines_s
 from strata.simulate.report import StageReport, StepReport
-from strata.simulate.splitting import context_s, experts_s, offload_s, selective_s
+from strata.simulate.splitting import offload_s, with_exchanges
 from strata.simulate.traffic import hops, links_used
-from strata.workload.job import Recompute, TrainingJob
+from strata.workload.job import ContextExchange, Recompute, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
@@ -33,33 +33,63 @@ class StepModel:
 
     def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
         self.fleet, self.job = fleet, job
-        self._layers: dict[tuple[str, int, float, Recompute, int], LayerSums | None] = {}
+        self._layers: dict[object, LayerSums | None] = {}
         self._like: dict[object, LayerSums | None] = {}
         self._sums: dict[object, AllReduce] = {}
         self._exchanges: dict[object, CopyExchange] = {}
         self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
 
+    def at(self, fleet: Fleet) -> StepModel:
+        """Return the model of the same domains with other links: what happens inside domains is not done again."""
+        other = StepModel(fleet, self.job)
+        other._layers, other._like, other._exchanges = self._layers, self._like, self._exchanges
+        return other
+
     def layers(
         self,
         domain: Domain,
         tensor_parallel: int,
-        microbatch_size: float,
+        microbatch_size: int,
         recompute: Recompute,
         expert_parallel: int = 1,
+        context_parallel: int = 1,
+        context_exchange: ContextExchange = ContextExchange.RING,
     ) -> LayerSums | None:
-        """Return prefix sums of layer times in `domain`, or None where its speed is not known."""
-        key = (domain.name, tensor_parallel, microbatch_size, recompute, expert_parallel)
+        """Return prefix sums of layer times in `domain`, what the devices of a copy exchange included.
+
+        None where the domain's speed is not known.
+        """
+        how = tensor_parallel, microbatch_size, recompute, expert_parallel, context_parallel, context_exchange
+        key = (domain.name, *how)
         if key not in self._layers:
             # Like devices in like nodes take the same time, whatever their domain.
-            like = (domain.accelerator, domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s, *key[1:])
+            wires = (domain.network_bandwidth_bytes_per_s, domain.network_latency_s, domain.devices_per_node)
+            like = (
+                domain.accelerator, domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s, *how,
+                wires if context_parallel * expert_parallel > 1 else (),
+            )  # fmt: skip
             if like not in self._like:
-                self._like[like] = layer_times(
-                    self.job, domain, tensor_parallel=tensor_parallel,
-                    microbatch_size=microbatch_size, recompute=recompute, expert_parallel=expert_parallel,
+                whole = Stage(domain.name, 0, len(self.job.layers), tensor_parallel, 0, context_parallel)
+                plan = TrainingPlan(
+                    (), microbatch_size, recompute=recompute, context_exchange=context_exchange,
+                    expert_parallel=expert_parallel,
                 )  # fmt: skip
+                self._like[like] = self._whole_layers(domain, whole, plan)
             self._layers[key] = self._like[like]
         return self._layers[key]
+
+    def _whole_layers(self, domain: Domain, whole: Stage, plan: TrainingPlan) -> LayerSums | None:
+        """Return the sums of a stage of all layers, with what its devices exchange."""
+        size, context = plan.microbatch_size, whole.context_parallel
+        sums = layer_times(
+            self.job, domain, tensor_parallel=whole.tensor_parallel,
+            microbatch_size=size / context if context > 1 else size,
+            recompute=plan.recompute, expert_parallel=plan.expert_parallel,
+        )  # fmt: skip
+        if context * plan.expert_parallel == 1 and plan.recompute is not Recompute.SELECTIVE:
+            return sums
+        return None if sums is None else with_exchanges(self.job, domain, whole, plan, sums)
 
     def memory_limit_bytes(self, domain: Domain) -> float:
         """Return the usable memory of one device, the job's headroom left free."""
@@ -71,7 +101,9 @@ class StepModel:
 
     def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
         stage, shape = pipeline.stages[position], StageShape.of(plan, pipeline, position)
-        return stage_bytes(self.job, stage.first_layer, stage.num_layers, shape=shape)
+        if plan.virtual_stages == 1 or self.job.layers.is_even:
+            return stage_bytes(self.job, stage.first_layer, stage.num_layers, shape=shape)
+        return held_bytes(self.job, plan.held_layers(pipeline)[position], shape=shape)
 
     def fits(self, plan: TrainingPlan) -> bool:
         """Whether every stage of the plan fits its devices."""
@@ -86,7 +118,7 @@ class StepModel:
         forward, backward, useful, update, sync, gather = [], [], [], 0.0, 0.0, 0.0
         devices = pipeline.devices()
         for stage in pipeline.stages:
-            layers = self._stage_layers(plan, stage)
+            layers = self.stage_layers(plan, stage)
             a, z = stage.first_layer, stage.first_layer + stage.num_layers
             copy_devices = devices[stage.domain] // pipeline.replicas
             exchange = self.exchange(plan, stage, replicas=pipeline.replicas, copy_devices=copy_devices)
@@ -111,7 +143,7 @@ class StepModel:
 
     def exchange(self, plan: TrainingPlan, stage: Stage, *, replicas: int, copy_devices: int) -> CopyExchange:
         """Return the work of a stage with what its copies exchange; one takes `copy_devices` of the domain."""
-        layers, a, z = self._stage_layers(plan, stage), stage.first_layer, stage.first_layer + stage.num_layers
+        layers, a, z = self.stage_layers(plan, stage), stage.first_layer, stage.first_layer + stage.num_layers
         if replicas == 1 and _works_alone(plan, stage):
             return CopyExchange(
                 float(layers.forward[z] - layers.forward[a]), float(layers.backward[z] - layers.backward[a])
@@ -119,17 +151,23 @@ class StepModel:
         key = (
             stage.domain, a, z, stage.tensor_parallel, stage.context_parallel, replicas, copy_devices,
             plan.microbatch_size, plan.recompute, plan.zero_stage, plan.shard_group, plan.context_exchange,
-            plan.expert_parallel, plan.recompute_layers, plan.activation_offload,
+            plan.expert_parallel, stage.recompute_layers, plan.activation_offload,
         )  # fmt: skip
         if key not in self._exchanges:
             domain = self.fleet.domain(stage.domain)
             forward, backward = self._layers_s(plan, stage)
             done = copy_exchange(
-                domain, forward, backward, self._shared_weights(plan, stage, replicas, copy_devices),
+                domain, forward, backward,
+                shared_weights(
+                    self.job, domain, stage, replicas=replicas, copy_devices=copy_devices,
+                    expert_parallel=plan.expert_parallel,
+                ),
                 zero_stage=plan.zero_stage, shard_group=plan.shard_group,
+                prefetched=self.job.software.prefetched_shards,
+                recomputed=plan.recompute is Recompute.FULL and stage.recompute_layers != 0,
             )  # fmt: skip
             if plan.activation_offload:
-                kept = kept_bytes(self.job.layers, plan.recompute, plan.recompute_layers, a)[a:z].sum()
+                kept = kept_bytes(self.job.layers, plan.recompute, stage.recompute_layers, a)[a:z].sum()
                 away_s = offload_s(plan, float(kept) * plan.microbatch_size / stage.num_devices)
                 done = replace(
                     done, forward_s=max(done.forward_s, away_s), backward_s=max(done.backward_s, away_s)
@@ -140,41 +178,14 @@ class StepModel:
     def _layers_s(self, plan: TrainingPlan, stage: Stage) -> tuple[Floats, Floats]:
         """Return forward and backward [n] of a stage's layers, what other devices of its copy add included."""
         a, z = stage.first_layer, stage.first_layer + stage.num_layers
-        domain, layers = self.fleet.domain(stage.domain), self._stage_layers(plan, stage)
+        layers = self.stage_layers(plan, stage)
         forward, backward = np.diff(layers.forward[a : z + 1]), np.diff(layers.backward[a : z + 1])
-        if _works_alone(plan, stage):
-            return forward, backward
-        if plan.recompute is Recompute.FULL and plan.recompute_layers is not None:
-            plain = self._stage_layers(replace(plan, recompute=Recompute.NONE), stage)
-            once = np.diff(plain.backward[a : z + 1])
-            backward = np.concatenate([backward[: plan.recompute_layers], once[plan.recompute_layers :]])
-        work = forward, backward + selective_s(self.job, domain, stage, plan)
-        context = context_s(self.job, domain, stage, plan, work)
-        experts = experts_s(self.job, domain, stage, plan, work)
-        return work[0] + context[0] + experts[0], work[1] + context[1] + experts[1]
-
-    def _shared_weights(
-        self, plan: TrainingPlan, stage: Stage, replicas: int, copy_devices: int
-    ) -> list[SharedWeights]:
-        """Return the weights of a stage by how many devices hold the same."""
-        a, z = stage.first_layer, stage.first_layer + stage.num_layers
-        domain, context = self.fleet.domain(stage.domain), stage.context_parallel
-        side = min(context, domain.devices_per_node // stage.tensor_parallel or 1)
-        size = self.job.element_bytes / stage.tensor_parallel
-        # A single copy's ring has no more than its stage.
-        devices = copy_devices if replicas > 1 else stage.num_devices
-        params, members = self.job.layers.params[a:z], replicas * context
-        if plan.expert_parallel == 1:
-            return [SharedWeights(params * size, members, devices, side)]
-        experts = self.job.layers.exchanges.expert_params[a:z]
-        apart = max(1, plan.expert_parallel // context) * devices
-        return [
-            SharedWeights((params - experts) * size, members, devices, side),
-            SharedWeights(
-                experts * (size / plan.expert_parallel), members // plan.expert_parallel, apart,
-                max(1, side // plan.expert_parallel),
-            ),
-        ]  # fmt: skip
+        some = stage.recompute_layers
+        if plan.recompute is Recompute.FULL and some is not None:
+            plain = self.stage_layers(replace(plan, recompute=Recompute.NONE), stage)
+            forward = np.concatenate([forward[:some], np.diff(plain.forward[a + some : z + 1])])
+            backward = np.concatenate([backward[:some], np.diff(plain.backward[a + some : z + 1])])
+        return forward, backward
 
     def _expert_saving(self, plan: TrainingPlan, stage: Stage) -> float:
         """Return how many times fewer parameters a device updates because experts lie elsewhere, ZeRO left out."""
@@ -188,29 +199,41 @@ class StepModel:
     def fastest_zero(self, plan: TrainingPlan, zero_stages: Sequence[int]) -> TrainingPlan | None:
         """Return the plan under the ZeRO stage that fits memory and is fastest, None where none fits.
 
-        From stage 1 on a higher one never costs less time, so the lowest that fits stands for them; stage 0 saves
-        it a gathering of weights and costs it a whole update.
+        From stage 1 on a higher one never costs less time, so the lowest that fits stands for them.
         """
-        sharded = [replace(plan, zero_stage=zero) for zero in sorted(zero_stages) if zero]
+        sharded = (replace(plan, zero_stage=zero) for zero in sorted(zero_stages) if zero)
         least = next((candidate for candidate in sharded if self.fits(candidate)), None)
         plain = replace(plan, zero_stage=0)
-        if 0 not in zero_stages or not self.fits(plain):
-            return least
-        if least is None or self._closing_s(plain) <= self._closing_s(least):
+        several = [plain] if 0 in zero_stages and self.fits(plain) else []
+        several += [] if least is None else [least]
+        return self.fastest_of(several) if several else None
+
+    def fastest_of(self, plans: Sequence[TrainingPlan]) -> TrainingPlan:
+        """Return the fastest of plans that fit and differ in their ZeRO stage alone, the lowest first.
+
+        Stage 0 saves the first one a gathering of weights and costs it a whole update. From stage 2 on every
+        microbatch exchanges shards, so the whole step decides.
+        """
+        plain, *sharded = plans
+        if plain.zero_stage or not sharded:
             return plain
-        return least
+        if sharded[0].zero_stage == 1:
+            return plain if self._closing_s(plain) <= self._closing_s(sharded[0]) else sharded[0]
+        times = [report.step_time_s for report in self.reports([plain, sharded[0]])]
+        return plain if times[0] <= times[1] else sharded[0]
 
     def _closing_s(self, plan: TrainingPlan) -> float:
         """Return what follows the microbatches of a plan's slowest pipeline, for stages 0 and 1 of ZeRO."""
         times = [self.times(plan, pipeline) for pipeline in plan.pipelines]
         return max(item.sync_s for item in times) + max(item.closing_s for item in times)
 
-    def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerSums:
+    def stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerSums:
+        """Return the layer times of a stage of a plan; its domain's speed is known."""
         domain = self.fleet.domain(stage.domain)
-        size = (
-            plan.microbatch_size / stage.context_parallel if stage.context_parallel > 1 else plan.microbatch_size
-        )
-        layers = self.layers(domain, stage.tensor_parallel, size, plan.recompute, plan.expert_parallel)
+        layers = self.layers(
+            domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute, plan.expert_parallel,
+            stage.context_parallel, plan.context_exchange,
+        )  # fmt: skip
         assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
         return layers
 
@@ -263,7 +286,7 @@ class StepModel:
         """Return the gradient sum between pipelines, None for a plan of one pipeline."""
         if len(plan.pipelines) == 1:
             return None
-        groups = tuple(shares(pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
+        groups = tuple(shares(plan, pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
         key = (groups, plan.gradient_compression)
         if key not in self._sums:
             size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
@@ -276,10 +299,7 @@ class StepModel:
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
         job, across = self.job, self.all_reduce(plan)
-        done_s = float((pipeline_s + [item.sync_s for item in times]).max())
-        local_s = done_s + max(item.closing_s for item in times)
-        exposed_s = self._exposed_s(times, across)
-        step_s = float(diloco_s(local_s, exposed_s, local_steps=plan.local_steps))
+        step_s = self.step_s(plan, times, pipeline_s)
         # A plan of somebody else may leave a part of the batch out.
         tokens = min(plan.num_samples, job.global_batch) * job.sequence_length
         wan_bytes, egress = self._traffic(plan, times, across)
@@ -306,6 +326,13 @@ class StepModel:
             trust=self._trust(plan),
             breakdown_s={},
         )
+
+    def step_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> float:
+        """Return the step time of a plan whose pipelines take `pipeline_s` each."""
+        done_s = float((pipeline_s + [item.sync_s for item in times]).max())
+        local_s = done_s + max(item.closing_s for item in times)
+        exposed_s = self._exposed_s(times, self.all_reduce(plan))
+        return float(diloco_s(local_s, exposed_s, local_steps=plan.local_steps))
 
     def _exposed_s(self, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
         """Return the exposed part of one sum between domains: it runs while the last backward still does."""
@@ -352,6 +379,7 @@ class StepModel:
     def _stages(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> tuple[StageReport, ...]:
         reports = []
         for pipeline, item in zip(plan.pipelines, times, strict=True):
+            held = plan.held_layers(pipeline)
             for i, stage in enumerate(pipeline.stages):
                 domain = self.fleet.domain(stage.domain)
                 reports.append(
@@ -360,6 +388,7 @@ class StepModel:
                         domain.accelerator.name,
                         stage.first_layer,
                         stage.num_layers,
+                        tuple((chunk.start, chunk.stop - 1) for chunk in held[i] if chunk),
                         stage.tensor_parallel,
                         pipeline.replicas,
                         item.forward_s[i],
@@ -371,7 +400,7 @@ class StepModel:
         return tuple(reports)
 
     def _trust(self, plan: TrainingPlan) -> Trust:
-        grades = [self._stage_layers(plan, s).trust for p in plan.pipelines for s in p.stages]
+        grades = [self.stage_layers(plan, s).trust for p in plan.pipelines for s in p.stages]
         grades += [link.trust for pipeline in plan.pipelines for link in links_used(self.fleet, pipeline)]
         if plan.local_steps > 1 or any(self.fleet.domain(name).assumed for name in plan.domains):
             grades.append(Trust.ASSUMED)
@@ -379,11 +408,19 @@ class StepModel:
         return worst(Trust.ANALYTIC, *grades)
 
 
+def step_times_s(cases: Sequence[tuple[StepModel, TrainingPlan]]) -> Floats:
+    """Return the step time of plans, each under a model of its own: like pipelines go together."""
+    pieces = [(plan, pipeline) for _, plan in cases for pipeline in plan.pipelines]
+    times = [model.times(plan, pipeline) for model, plan in cases for pipeline in plan.pipelines]
+    pipeline_s = pipelines_s(pieces, times, exact=True, check=unlimited)
+    steps, start = np.zeros(len(cases)), 0
+    for row, (model, plan) in enumerate(cases):
+        own = slice(start, start + len(plan.pipelines))
+        steps[row] = model.step_s(plan, times[own], pipeline_s[own])
+        start = own.stop
+    return steps
+
+
 def _works_alone(plan: TrainingPlan, stage: Stage) -> bool:
     """Whether layers take what they take on any devices of the stage's tensor-parallel degree."""
-    return (
-        stage.context_parallel == plan.expert_parallel == 1
-        and plan.recompute is not Recompute.SELECTIVE
-        and plan.recompute_layers is None
-        and not plan.activation_offload
-    )
+    return stage.context_parallel == 1 and stage.recompute_layers is None and not plan.activation_offload

@@ -19,7 +19,7 @@ from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain
 from strata.simulate.collective import tensor_parallel_s
 from strata.simulate.kernel_rates import kernel_rates
-from strata.simulate.kernels import KernelShape, Scores, kernel_seconds
+from strata.simulate.kernels import KernelShape, Scores, again_seconds, kernel_seconds
 from strata.workload.job import Recompute, TrainingJob
 
 REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0}
@@ -80,39 +80,45 @@ def layer_times(
         computed = _computed(job, domain, tensor_parallel, microbatch_size, recompute, expert_parallel)
         if computed is None:
             return None
-        forward, backward, sums_factor, trust = computed
+        forward, backward, again, sums_factor, trust = computed
         own = job.calibration.get(domain.accelerator.name)
         if own is not None:
-            forward, backward, trust = forward / own, backward / own, Trust.CALIBRATED
+            forward, backward, again, trust = forward / own, backward / own, again / own, Trust.CALIBRATED
         useful, update = forward + backward, _update_s(job, domain, tensor_parallel)
         reduction = sums_factor * _reductions_s(job, domain, tensor_parallel, microbatch_size)
-        forward, backward = forward + reduction, backward + reduction
+        forward, backward = forward + reduction, backward + again + reduction
     if recompute is Recompute.FULL:
         backward = backward + forward * _is_block(job)
-    return LayerSums(_prefix(forward), _prefix(backward), _prefix(useful), _prefix(update), trust)
+    return LayerSums(prefix_sums(forward), prefix_sums(backward), prefix_sums(useful), prefix_sums(update), trust)
 
 
 def _computed(
     job: TrainingJob, domain: Domain, ranks: int, microbatch_size: float, recompute: Recompute, experts: int
-) -> tuple[Floats, Floats, float, Trust] | None:
-    """Return forward and backward of each layer without communication, how much longer than its ring a sum takes,
-    and how far to trust them; None where the card's speed is not known."""
+) -> tuple[Floats, Floats, Floats, float, Trust] | None:
+    """Return forward and backward of each layer without communication, what `selective_op` computes again, how
+    much longer than its ring a sum takes, and how far to trust them; None where the card's speed is not known."""
     card, layers = domain.accelerator, job.layers
     peak = peak_flops(domain, job)
     if peak is None:
         return None
-    rates = kernel_rates(card, job.precision)
+    rates = kernel_rates(card, job.precision, job.software)
     if job.flops_efficiency is not None or not layers.kernels or rates is None:
         efficiency = job.flops_efficiency or FLAT_EFFICIENCY
         forward = layers.forward_flops * (microbatch_size / (ranks * peak * efficiency))
-        return forward, 2 * forward, 1.0, worst(card.trust, Trust.ASSUMED)
+        again = forward * (_is_block(job) / 2 if recompute is Recompute.SELECTIVE_OP else 0.0)
+        return forward, 2 * forward, again, 1.0, worst(card.trust, Trust.ASSUMED)
     scores: Scores = "fused"
-    if not job.fused_attention:
+    if not job.software.fused_attention:
         scores = "kept" if recompute is Recompute.FULL else "recomputed"
-    shape = KernelShape(microbatch_size * job.sequence_length, job.sequence_length, ranks, experts, scores)
-    seconds = {kernels: kernel_seconds(kernels, shape, rates) for kernels in set(layers.kernels)}
-    forward, backward = np.array([seconds[kernels] for kernels in layers.kernels]).T
-    return forward, backward, rates.sums_factor, worst(card.trust, rates.trust)
+    shape = KernelShape(
+        microbatch_size * job.sequence_length, job.sequence_length, ranks, experts, scores, job.software
+    )
+    unlike, each = layers.unlike_kernels
+    forward, backward = np.array([kernel_seconds(kernels, shape, rates) for kernels in unlike])[each].T
+    again = np.zeros(len(layers))
+    if recompute is Recompute.SELECTIVE_OP:
+        again = np.array([again_seconds(kernels, shape, rates) for kernels in unlike])[each]
+    return forward, backward, again, rates.sums_factor, worst(card.trust, rates.trust)
 
 
 def _is_block(job: TrainingJob) -> Floats:
@@ -140,5 +146,6 @@ def _update_s(job: TrainingJob, domain: Domain, tensor_parallel: int) -> Floats:
     return np.asarray(job.layers.params * (2 * job.state_bytes_per_param / tensor_parallel / bandwidth))
 
 
-def _prefix(values: Floats) -> Floats:
+def prefix_sums(values: Floats) -> Floats:
+    """Return the sums [n + 1] of the first 0, 1, … n values."""
     return np.concatenate([[0.0], np.cumsum(values)])

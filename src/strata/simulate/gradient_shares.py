@@ -10,32 +10,36 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
-from strata.workload.plan import Pipeline
+from strata.workload.plan import Pipeline, TrainingPlan
 
 Share = tuple[str, float, float]
 """A domain and the fractions of the model's parameters between which it holds them."""
 
 
-def shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
-    """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
+def shares(plan: TrainingPlan, pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
+    """Return what each domain of one of a plan's pipelines holds, neighbouring layers taken together."""
     total = float(before[-1])
     shares: list[Share] = []
-    for stage in pipeline.stages:
-        first = float(before[stage.first_layer]) / total
-        last = float(before[stage.first_layer + stage.num_layers]) / total
-        if shares and shares[-1][0] == stage.domain:
+    held = zip(pipeline.stages, plan.held_layers(pipeline), strict=True)
+    pieces = sorted((chunk.start, chunk.stop, stage.domain) for stage, chunks in held for chunk in chunks if chunk)
+    for start, stop, domain in pieces:
+        first, last = float(before[start]) / total, float(before[stop]) / total
+        if shares and shares[-1][0] == domain:
             first = shares.pop()[1]
-        shares.append((stage.domain, first, last))
+        shares.append((domain, first, last))
     return tuple(shares)
 
 
 def exchanged(groups: Sequence[tuple[Share, ...]]) -> Iterator[tuple[int, int, Pair, float]]:
     """Yield which share of the gradients two pipelines exchange over which link: each layer's holders meet."""
     for (r, source), (q, dest) in permutations(enumerate(groups), 2):
+        together: dict[Pair, float] = defaultdict(float)
         for (a, first, last), (b, low, high) in product(source, dest):
             share = min(last, high) - max(first, low)
             if share > 0:
-                yield r, q, (a, b), share
+                together[a, b] += share
+        for pair, share in together.items():
+            yield r, q, pair, share
 
 
 def uplink_bytes_per_s(fleet: Fleet, group: Sequence[Share]) -> float:

@@ -8,12 +8,14 @@ at a time.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Bools, Floats
 from strata.simulate.order import most_in_flight
 from strata.workload.job import Recompute, TrainingJob
 from strata.workload.layers import LayerTable
@@ -63,7 +65,7 @@ class StageShape:
             holds_outer=plan.local_steps > 1,
             context_parallel=stage.context_parallel,
             expert_parallel=plan.expert_parallel,
-            recompute_layers=plan.recompute_layers,
+            recompute_layers=stage.recompute_layers,
             activation_offload=plan.activation_offload,
         )
 
@@ -82,6 +84,13 @@ def kept_bytes(
         return layers.activation_bytes
     if recompute is Recompute.SELECTIVE:
         return layers.activation_bytes - layers.exchanges.recomputed_bytes
+    if recompute is Recompute.SELECTIVE_OP:
+        # A block's input, attention's output, and what the 1st, 3rd, ... product writes: queries, values, the
+        # first half of the MLP, its output (torchtitan counts products as they run: q, k, v, o, w1, w3, w2).
+        exchanges = layers.exchanges
+        halved = 2 * exchanges.query_bytes + exchanges.kv_bytes / 2 + exchanges.recomputed_bytes
+        halved = np.minimum(halved, layers.activation_bytes)
+        return np.where(exchanges.recomputed_bytes > 0, halved, layers.activation_bytes)
     if recompute_layers is None:
         return layers.checkpoint_bytes
     plain = np.arange(len(layers)) >= first_layer + recompute_layers
@@ -97,7 +106,7 @@ def state_bytes(
     """
     element, optimizer = job.element_bytes, job.optimizer_bytes + (OUTER_BYTES if holds_outer else 0.0)
     weights = element / (shards if zero_stage >= 3 else 1)
-    gradients = element / (shards if zero_stage >= 2 else 1)
+    gradients = job.gradient_bytes / (shards if zero_stage >= 2 else 1)
     return params * (weights + gradients + optimizer / (shards if zero_stage >= 1 else 1))
 
 
@@ -106,30 +115,53 @@ def stage_bytes(job: TrainingJob, first_layer: int, num_layers: int, *, shape: S
 
     Activations are sharded by tensor parallelism (sequence parallelism, arXiv 2205.05198 §4.2.2).
     """
-    part = slice(first_layer, first_layer + num_layers)
-    kept = kept_bytes(job.layers, shape.recompute, shape.recompute_layers, first_layer)[part]
+    return held_bytes(job, (range(first_layer, first_layer + num_layers),), shape=shape)
+
+
+def held_bytes(job: TrainingJob, chunks: Sequence[range], *, shape: StageShape) -> float:
+    """Return the same of a stage whose layers lie in several places."""
+    if len(chunks) == 1:
+        part: slice | list[int] = slice(chunks[0].start, chunks[0].stop)
+    else:
+        part = list(chain.from_iterable(chunks))
+    kept = kept_bytes(job.layers, shape.recompute, shape.recompute_layers, chunks[0].start)[part]
     stays = shape.in_flight * shape.samples * (1 - shape.activation_offload)
-    total = FIXED_BYTES + float(_state_bytes(job, shape)[part].sum()) + stays * float(kept.sum())
-    return total + float(_transient_bytes(job, shape)[part].max())
+    total = FIXED_BYTES + float(layer_state_bytes(job, shape)[part].sum()) + stays * float(kept.sum())
+    return total + float(transient_bytes(job, shape)[part].max())
 
 
-def _transient_bytes(job: TrainingJob, shape: StageShape) -> Floats:
+def gathered_inputs(job: TrainingJob) -> int:
+    """Return how many whole sequences of hidden states are there at once where tensor parallelism gathers them."""
+    return 2 if job.transformer_engine else 4
+
+
+def transient_bytes(job: TrainingJob, shape: StageShape) -> Floats:
     """Return per layer [L] what is there only while a stage works on it.
 
     Recomputation has one layer's activations; ZeRO-3 has its weights and gradients whole, and the weights of the
-    next one, which is fetched meanwhile; of activations that wait elsewhere one layer's leave and one's come.
+    next one, which is fetched meanwhile; of activations that wait elsewhere one layer's leave and one's come. The
+    head has its logits in 16 bit and their gradient in both widths beside what it keeps (fp32, as PyTorch's
+    cross entropy has them): two bytes for each it keeps, its inputs left out; one where the gradient takes the
+    place of what was kept (Megatron-Core), none where the loss is one kernel. Tensor parallelism gathers whole
+    sequences for the products of a block: PyTorch keeps the inputs of both for the backward and has a gradient of
+    each, Megatron-Core gathers them again and has one of either.
     """
     layers, size = job.layers, shape.samples
+    is_head = np.array([kind == "head" for kind in layers.kinds])
+    logits = np.maximum(0.0, layers.activation_bytes - 2 * layers.boundary_bytes)
+    twice = 0 if job.software.fused_loss else 1 if job.transformer_engine else 2
+    loss = np.where(is_head, twice * logits * size, 0.0)
+    whole = layers.boundary_bytes * size * (shape.tensor_parallel - 1) * gathered_inputs(job)
     again = layers.params * 0.0
     if shape.recompute is not Recompute.NONE:
-        again = (layers.activation_bytes - kept_bytes(layers, Recompute.SELECTIVE)) * size
+        again = (layers.activation_bytes - kept_bytes(layers, shape.recompute)) * size
     if shape.recompute is Recompute.FULL:
-        again = layers.activation_bytes * size
+        again = layers.activation_bytes * (size if shape.recompute_layers != 0 else 0.0)
     if shape.activation_offload:
         again = again + 2 * shape.activation_offload * size * layers.activation_bytes
     if shape.zero_stage >= 3 and shape.shards > 1:
         again = again + _here(layers, shape) * (3 * job.element_bytes / shape.tensor_parallel)
-    return np.asarray(again)
+    return np.asarray(again + loss + whole)
 
 
 def _here(layers: LayerTable, shape: StageShape) -> Floats:
@@ -139,7 +171,7 @@ def _here(layers: LayerTable, shape: StageShape) -> Floats:
     return layers.params - layers.exchanges.expert_params * (1 - 1 / shape.expert_parallel)
 
 
-def _state_bytes(job: TrainingJob, shape: StageShape) -> Floats:
+def layer_state_bytes(job: TrainingJob, shape: StageShape) -> Floats:
     """Return per layer [L] the bytes of weights, gradients and optimizer state on one device."""
     layers, experts = job.layers, shape.expert_parallel
 
@@ -149,12 +181,41 @@ def _state_bytes(job: TrainingJob, shape: StageShape) -> Floats:
             shards=shards, zero_stage=shape.zero_stage, holds_outer=shape.holds_outer,
         )  # fmt: skip
 
-    if experts == 1:
-        return layers.params * each(shape.shards)
-    routed = layers.exchanges.expert_params
+    routed = layers.exchanges.expert_params if experts > 1 else layers.params * 0.0
     # So many fewer copies of an expert share its state.
     apart = each(max(1, shape.shards // experts)) / experts
-    return (layers.params - routed) * each(shape.shards) + routed * apart
+    held = (layers.params - routed) * each(shape.shards) + routed * apart
+    if shape.zero_stage >= 3:
+        # The root of FSDP, embedding and head, stays whole from forward to backward (arXiv 2304.11277 §4).
+        is_root = np.array([kind == "embedding" for kind in layers.kinds])
+        whole = job.element_bytes / shape.tensor_parallel * (1 - 1 / shape.shards)
+        held = held + np.where(is_root, layers.params * whole, 0.0)
+    return np.asarray(held)
+
+
+class LayerRuns:
+    """Whether a stage could hold the layers from a row to a column [L + 1, L + 1], whatever it has in flight.
+
+    `stage_bytes` of all runs of layers at once: stages of a search differ in little but what is in flight.
+    """
+
+    def __init__(self, job: TrainingJob, shape: StageShape) -> None:
+        assert shape.recompute_layers is None, "which layers are recomputed depends on where a stage begins"
+        kept = kept_bytes(job.layers, shape.recompute) * (1 - shape.activation_offload) * shape.samples
+        again = np.triu(np.broadcast_to(transient_bytes(job, shape), (len(kept), len(kept))))
+        self.most = np.zeros((len(kept) + 1, len(kept) + 1))
+        self.most[:-1, 1:] = np.maximum.accumulate(again, axis=1)
+        self.most += _runs(layer_state_bytes(job, shape))
+        self.kept = _runs(kept)
+
+    def fit(self, in_flight: float, limit_bytes: float) -> Bools:
+        """Return which runs fit with so many microbatches in flight."""
+        return np.asarray(self.most + in_flight * self.kept <= limit_bytes - FIXED_BYTES)
+
+
+def _runs(values: Floats) -> Floats:
+    before = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(before[None, :] - before[:, None])
 
 
 class StageRoom:
@@ -163,9 +224,9 @@ class StageRoom:
     def __init__(self, job: TrainingJob, shape: StageShape, *, limit_bytes: float) -> None:
         assert shape.recompute_layers is None, "which layers are recomputed depends on where a stage begins"
         kept = kept_bytes(job.layers, shape.recompute) * (1 - shape.activation_offload)
-        held = _state_bytes(job, shape) + kept * (shape.in_flight * shape.samples)
+        held = layer_state_bytes(job, shape) + kept * (shape.in_flight * shape.samples)
         self._before: list[float] = [0.0, *np.cumsum(held).tolist()]
-        self._again: list[float] = _transient_bytes(job, shape).tolist()
+        self._again: list[float] = transient_bytes(job, shape).tolist()
         self._room = limit_bytes - FIXED_BYTES
 
     def layers(self, first: int) -> int:

@@ -22,8 +22,8 @@ from strata.clock import Check, unlimited
 from strata.simulate.order import KINDS, StageWork, target
 from strata.simulate.timeline import SpanKind
 
-MOST_WORK: Final = 1 << 16
-"""Operations that are stepped through (some tenths of a second); of more, the pace is taken from fewer."""
+MOST_WORK: Final = 1 << 14
+"""Operations that are stepped through (some hundredths of a second); of more, the pace is taken from fewer."""
 
 _CELLS: Final = 1 << 22
 

@@ -132,6 +132,7 @@ def _ordered_s(
     wires = Wires(serial, latency)
 
     def taking(count: int) -> Floats:
+        check()
         rows = orders(plan, replace(pipeline, microbatches=count))
         return ordered_s(busy_s, wires, tuple(map(tuple, rows)), check=check)
 

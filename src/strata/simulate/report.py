@@ -11,12 +11,16 @@ from strata.decision import Trust
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage of a plan, as it would run."""
+    """One stage of a plan, as it would run.
+
+    chunks: first and last layer of each chunk; more than one where stages interleave.
+    """
 
     domain: str
     accelerator: str
     first_layer: int
     num_layers: int
+    chunks: tuple[tuple[int, int], ...]
     tensor_parallel: int
     replicas: int
     forward_s: float

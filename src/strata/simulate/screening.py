@@ -7,6 +7,7 @@ f, b forward and backward of a stage, x serialisation and c = x + latency of a l
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from array_api_compat import array_namespace, device
@@ -80,10 +81,11 @@ def stage_bounds_s(times: StageTimes) -> tuple[Array, Array]:
 
 
 def ordered_bound_s(times: StageTimes, microbatches: int | Array, virtual_stages: int, weight_s: Array) -> Array:
-    """Return what no order of chunks can beat [P], nor of weight gradients [P, S] apart from the backwards.
+    """Return what interleaved chunks cannot beat [P], nor ZB-H1 with weight gradients [P, S] of a microbatch.
 
     A stage starts when the first chunk of the first microbatch has come down the first chunks before it, then
-    works M (f + b); its last gradient of inputs still goes back up, while weight gradients may fill that time.
+    works M (f + b). Its last gradient of inputs, after which ZB-H1 leaves stage i the weight gradients of i + 1
+    microbatches at most (`order.zero_bubble`), still goes back up, and the first stage then has one left.
     """
     xp = array_namespace(times.forward_s)
     count = xp.asarray(microbatches, dtype=times.forward_s.dtype, device=device(times.forward_s))
@@ -94,10 +96,20 @@ def ordered_bound_s(times: StageTimes, microbatches: int | Array, virtual_stages
     )
     before[:, 1:] += xp.cumulative_sum(times.link_s + times.latency_s, axis=1)
     after[:, 1:] += xp.cumulative_sum(times.link_back_s + times.latency_back_s, axis=1)
-    # As many microbatches' weight gradients as there are may be left for the end.
-    late = xp.reshape(count, (-1, 1)) * weight_s
+    place = xp.arange(1, work.shape[1] + 1, dtype=work.dtype, device=device(times.forward_s))
+    late = xp.minimum(place, xp.reshape(count, (-1, 1))) * weight_s - weight_s[:, :1]
     by_stage = xp.max(before + work * xp.reshape(count, (-1, 1)) + xp.maximum(0 * after, after - late), axis=1)
-    return xp.maximum(by_stage, path_s(times) - xp.sum(weight_s, axis=1))
+    path = path_s(times) - xp.sum(weight_s, axis=1)
+    if virtual_stages > 1 or work.shape[1] == 1:
+        return xp.maximum(by_stage, path)
+    inputs = work - weight_s
+    slowest = _most(xp, times.forward_s, times.link_s), _most(xp, times.backward_s - weight_s, times.link_back_s)
+    paced = (count - 1) * xp.maximum(*slowest)
+    # Two microbatches are in flight between neighbours: each round trip lets two pass (`one_f_one_b_s`).
+    rounds = xp.floor(xp.reshape(count, (-1, 1)) - 1 - xp.flip(place - 1, axis=0)[1:])
+    rounds = xp.floor(xp.maximum(rounds, 0.0 * rounds) / 2)
+    waited = xp.max(rounds * (inputs[:, :-1] + inputs[:, 1:] + _round_trips(times)), axis=1)
+    return xp.maximum(by_stage, path + xp.maximum(paced, waited))
 
 
 def path_s(times: StageTimes) -> Array:
@@ -126,16 +138,28 @@ def _by_stage(xp: Any, array: Array) -> Array:
     return rows
 
 
-def any_split_bound_s(work_s: Array, stages: Array, microbatches: Array, *, pieces: float) -> Array:
+def any_split_bound_s(work_s: Array, stages: Array, microbatches: Array | int, *, pieces: Array | int) -> Array:
     """Return what no split of so much work into stages can beat, where a stage's work is done in pieces.
 
     W / v / (1 - (1 - 1/(v M))^S): a stage waits for a v-th of what is before it, so the bound of whole stages
-    holds for v M microbatches of a v-th each (docs/cost-model.md, B3). `pieces` inf: M W / S.
+    holds for v M microbatches of a v-th each (docs/cost-model.md, B3).
     """
     xp = array_namespace(stages)
-    each = -1.0 / (pieces * microbatches)
-    if pieces == float("inf"):
-        return work_s * microbatches / stages
-    if pieces * microbatches == 1:
-        return work_s + 0.0 * stages
-    return work_s / pieces / -xp.expm1(stages * xp.log1p(xp.asarray(each)))
+    each = pieces * microbatches + 0.0 * stages
+    left = xp.log1p(-1.0 / xp.where(each > 1, each, 2.0 + 0.0 * each))
+    return xp.where(each > 1, work_s / pieces / -xp.expm1(stages * left), work_s + 0.0 * stages)
+
+
+@lru_cache(maxsize=1 << 14)
+def zero_bubble_share(stages: int, microbatches: int, weight_share: float) -> float:
+    """Return c with T >= c W under ZB-H1 for every split of work W into so many stages.
+
+    With weight gradients a share of at most w of a stage's work t_i, `ordered_bound_s` says T >= (1 - w) Σ_{j<i}
+    t_j + m_i t_i, m_i = M - w min(i + 1, M), and T >= M t_0. Its sum with weights λ_i >= 0, Σ λ = 1, is at least
+    c Σ t where λ_i m_i + (1 - w) Σ_{j>i} λ_j >= c: the λ are found from the last stage to the first.
+    """
+    later, each = 0.0, 1 - weight_share
+    for stage in range(stages - 1, -1, -1):
+        most = microbatches - weight_share * min(stage + 1, microbatches) if stage else microbatches
+        later += max(0.0, 1.0 - each * later) / most
+    return 1 / later

@@ -31,9 +31,9 @@ class Hop:
     least_s: float = 0.0
 
 
-def card_bytes_per_s(domain: Domain, tensor_parallel: int) -> float:
-    """Return the share of a node's network card that one stage's devices have [B/s]."""
-    return domain.network_bandwidth_bytes_per_s * min(1.0, tensor_parallel / domain.devices_per_node)
+def card_bytes_per_s(domain: Domain, ranks: int) -> float:
+    """Return what the devices of one stage have of their nodes' network cards [B/s]."""
+    return domain.network_bandwidth_bytes_per_s * ranks / domain.devices_per_node
 
 
 def wan_hop(
@@ -86,7 +86,8 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
 
 def _inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_bytes: float) -> Hop:
     """Return the hop after the `position`-th of a copy's `stages` in one domain."""
-    if stages * ranks <= domain.devices_per_node or position * ranks % domain.devices_per_node:
+    node = domain.devices_per_node
+    if stages * ranks <= node or (ranks < node and position * ranks % node):
         return Hop(message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s), domain.intra_latency_s)
     return Hop(message_bytes / card_bytes_per_s(domain, ranks), domain.network_latency_s)
 

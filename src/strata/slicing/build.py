@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import MissingPart, StrataError
+from strata.fleet.slices import LIBRARY, PRELOAD_FILE
 
 NAME: Final = "libstrata_quota.so"
 SOURCES: Final = Path(__file__).parent / "native"
 FLAGS: Final = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-pthread"),
-    *("-Wall", "-Wextra", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-fvisibility=hidden", "-Wl,-Bsymbolic-functions"),
 )
 _OLD_LIBDL: Final = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 """Before glibc 2.34 dlsym was there. Newer ones keep the file, empty, and `-ldl` would leave it out."""
@@ -54,13 +55,17 @@ def brought() -> Path | None:
 def install(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Put the library into a folder, which is made if need be, and return its path there.
 
+    Beside it lies what pods have in place of /etc/ld.so.preload: the library's path in their containers.
     Raises UsageError where the folder cannot be written, and what `library` raises.
     """
     from strata.files import write_bytes  # not at the top: the wheel's hook has no pydantic
 
     there = folder / NAME
     write_bytes(there, library(environment).read_bytes())
-    there.chmod(0o644)  # whoever a pod runs as has to load it
+    preload = folder / Path(PRELOAD_FILE).name
+    write_bytes(preload, f"{LIBRARY}\n".encode())
+    for path in (there, preload):
+        path.chmod(0o644)  # whoever a pod runs as has to load it
     return there
 
 

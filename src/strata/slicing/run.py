@@ -17,7 +17,18 @@ from typing import Final, NoReturn
 
 from strata import units
 from strata.errors import CommandNotFound, CommandNotRunnable, UsageError
-from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, QuotaLimits, slice_environment
+from strata.fleet.slices import (
+    CORES,
+    DEVICE_UUID,
+    FAIL,
+    LEDGER,
+    LEDGER_INODE,
+    MEMORY,
+    PRELOAD,
+    SWITCH,
+    QuotaLimits,
+    slice_environment,
+)
 from strata.slicing.ledger_directory import free_name, ledger_of, prepare_directory, take
 from strata.slicing.program import incompatibility
 
@@ -49,12 +60,14 @@ def prepare(
     library: Path,
     environment: Mapping[str, str],
     device_bytes: Sequence[int] = (),
+    device_uuids: Sequence[str] = (),
 ) -> Launch:
     """Find the command, begin or join its slice, and say what it is started with.
 
     folder: of slices. name: of the slice; None for one of its own. is_open: what cannot be counted is granted.
     Closed, a program that the library cannot be loaded into is refused too. device_bytes: sizes of the devices
-    there are, as far as they are known. Raises UsageError for limits that cannot be set, CommandNotFound and
+    there are, as far as they are known. device_uuids: their names, by their numbers on the machine.
+    Raises UsageError for limits that cannot be set, CommandNotFound and
     CommandNotRunnable for the command.
     """
     if environment.get(LEDGER):
@@ -73,7 +86,7 @@ def prepare(
     own = {
         key: value
         for key, value in environment.items()
-        if not key.startswith((MEMORY, CORES)) and key not in (LEDGER, FAIL)
+        if not key.startswith((MEMORY, CORES)) and key not in (LEDGER, LEDGER_INODE, DEVICE_UUID, FAIL)
     }
     env = slice_environment(limits, library=str(library))
     warnings = []
@@ -97,6 +110,9 @@ def prepare(
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}", hint="XDG_RUNTIME_DIR=FOLDER, one that you own") from error
     env[LEDGER] = str(ledger_of(folder, slice_name))
+    env[LEDGER_INODE] = str(os.fstat(file).st_ino)
+    if limits.device is not None and (uuid := _uuid(limits.device, device_uuids, environment)):
+        env[DEVICE_UUID] = uuid
     if free and free.objects:
         del env[PRELOAD]
     elif environment.get(PRELOAD):
@@ -104,6 +120,18 @@ def prepare(
     if is_open:
         env[FAIL] = "open"
     return Launch(program, tuple(command), own | env, slice_name, file, tuple(warnings))
+
+
+def _uuid(device: int, uuids: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the name of a program's device, by which children know it under any number; "" where unknown."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return uuids[device] if device < len(uuids) else ""
+    named = dict(enumerate(visible.split(","))).get(device, "").strip()
+    if named.isdecimal():
+        return uuids[int(named)] if int(named) < len(uuids) else ""
+    matches = [uuid for uuid in uuids if named and uuid.startswith(named)]
+    return matches[0] if len(matches) == 1 else ""
 
 
 def find_command(name: str, search: str) -> Path:

@@ -67,8 +67,8 @@ def calibrate(fleet: Fleet, job: TrainingJob, runs: Sequence[TimedRun]) -> Calib
         others, left_out_s = [other for i, other in enumerate(runs) if i != index], None
         if others and set(accelerators(fleet, [run])) <= set(accelerators(fleet, others)):
             try:
-                foretold = {**job.calibration, **_fit(fleet, job, others)}
-                left_out_s = float(_predicted(fleet, job, [run], foretold)[0])
+                predicted_with = {**job.calibration, **_fit(fleet, job, others)}
+                left_out_s = float(_predicted(fleet, job, [run], predicted_with)[0])
             except UsageError:
                 left_out_s = None
         fits.append(RunFit(float(before[index]), float(after[index]), left_out_s))

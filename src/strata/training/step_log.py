@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,64 @@ DEVIATIONS: Final = 5.0
 LEVEL: Final = 1.05
 """Steps of which the first half takes this many times the second still become faster."""
 
-_MEGATRON: Final = re.compile(r"\biteration\s+\d+\s*/\s*\d+.*?elapsed time per iteration \(ms\):\s*([^\s|]+)")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _HEADER: Final = ["step", "seconds"]
-_READ: Final = (
-    "Megatron-LM's lines (`iteration 10/ 100 | ... elapsed time per iteration (ms): 812.5 |`), "
-    "or a CSV whose first line is `step,seconds`"
+_MAGNITUDES: Final = {"": 1.0, "K": 1e3, "M": 1e6}
+
+
+@dataclass(frozen=True)
+class LogForm:
+    """How a trainer writes a step's time: `line` finds it (groups `number` and, where it has one, `unit`).
+
+    seconds: of the number, the unit, and the tokens that a device works through a step. Where lines count to a
+    `total`, that of the first one is the training's.
+    """
+
+    name: str
+    line: re.Pattern[str]
+    seconds: Callable[[float, str, float], float]
+
+
+FORMS: Final = (
+    LogForm(
+        "Megatron-LM",  # training.py, training_log
+        re.compile(r"\biteration\s+\d+\s*/\s*\d+.*?elapsed time per iteration \(ms\):\s*(?P<number>[^\s|]+)"),
+        lambda number, _unit, _tokens: number / 1e3,
+    ),
+    LogForm(
+        "nanotron",  # logging/base.py, LoggerWriter and human_format: three digits and a magnitude
+        re.compile(
+            r"\biteration:\s*\d+\s*/\s*\d+\b.*?\belapsed_time_per_iteration_ms:\s*(?P<number>[^\s|KM]+)(?P<unit>[KM]?)"
+        ),
+        lambda number, unit, _tokens: number * _MAGNITUDES[unit] / 1e3,
+    ),
+    LogForm(
+        "torchtitan",  # components/metrics.py, MetricsProcessor.log: tokens a second of a device
+        re.compile(r"(?<!validate )\bstep:\s*\d+\s+loss:.*?\btps:\s*(?P<number>\S+)"),
+        lambda number, _unit, tokens: tokens / number,
+    ),
+    LogForm(
+        "Hugging Face Trainer",  # its bar is tqdm's (std.py, format_meter), without a title; others have one
+        re.compile(
+            r"(?:^|\r)\s*\d+%\|[^|\r]*\|\s*[1-9]\d*/(?P<total>\d+) \[[^]\r]*,"
+            r"\s*(?P<number>[\d.]+)(?P<unit>it/s|s/it)"
+        ),
+        lambda number, unit, _tokens: 1 / number if unit == "it/s" else number,
+    ),
+    LogForm(
+        "strata's own train.py",
+        re.compile(r"^step \d+ loss \S+ time (?P<number>\S+)s$"),
+        lambda number, _unit, _tokens: number,
+    ),
+    LogForm(
+        "what a program reports in STRATA_PROGRESS",
+        re.compile(r"^\{\"step\": \d+,.*\"step_time_s\": (?!null)(?P<number>[^,}]+)"),
+        lambda number, _unit, _tokens: number,
+    ),
 )
+_READ: Final = f"logs of {', '.join(form.name for form in FORMS)}, or a CSV whose first line is `step,seconds`"
+_MEAN_ONLY: Final = "train_runtime"
+"""What the Trainer prints once, at the end: its mean has the warm-up in it."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +89,12 @@ class StepLog:
     steady: int
 
 
-def steady_steps(path: str, text: str) -> StepLog:
-    """Return the steady steps of a log. Raises BadFile where a line is wrong, or where there are too few."""
-    timed = _timed(path, text)
+def steady_steps(path: str, text: str, *, tokens_per_device: float) -> StepLog:
+    """Return the steady steps of a log. Raises BadFile where a line is wrong, or where there are too few.
+
+    tokens_per_device: those of a step over all devices; what a rate of tokens stands for.
+    """
+    timed = _timed(path, text, tokens_per_device)
     times = [seconds for _, seconds in timed]
     first = warm_up_steps(times)
     steady = times[first:]
@@ -64,25 +119,33 @@ def warm_up_steps(times_s: Sequence[float]) -> int:
     return len(times_s)
 
 
-def _timed(path: str, text: str) -> list[tuple[int, float]]:
+def _timed(path: str, text: str, tokens_per_device: float) -> list[tuple[int, float]]:
     """Return line numbers and step times [s] of a log."""
-    lines = text.splitlines()
-    if lines and [word.strip() for word in lines[0].split(",")] == _HEADER:
-        rows = [(n, line.partition(",")[2], 1.0) for n, line in enumerate(lines[1:], 2) if line.strip()]
-    else:
-        matches = ((n, _MEGATRON.search(line)) for n, line in enumerate(lines, 1))
-        rows = [(n, match[1], 1e-3) for n, match in matches if match]
+    lines = [_COLOUR.sub("", line) for line in text.removesuffix("\r").split("\n")]
+    rows: list[tuple[int, str, float]] = []
+    if [word.strip() for word in lines[0].split(",")] == _HEADER:
+        words = ((n, line.partition(",")[2]) for n, line in enumerate(lines[1:], 2) if line.strip())
+        rows = [(n, word, _positive(word)) for n, word in words]
+    for form in () if rows else FORMS:
+        matches = [(n, match) for n, line in enumerate(lines, 1) for match in form.line.finditer(line)]
+        groups = [(n, match.groupdict("")) for n, match in matches]
+        total = groups[0][1].get("total") if groups else None
+        for n, match in groups:
+            if match.get("total") == total:
+                number = _positive(match["number"].replace(",", ""))
+                seconds = form.seconds(number, match.get("unit", ""), tokens_per_device) if number else 0.0
+                rows.append((n, match["number"], seconds))
+        if rows:
+            break
     if not rows:
-        raise BadFile([Fault(path, "no step times")], hint=_READ)
-    timed, faults = [], []
-    for number, word, unit_s in rows:
-        seconds = _positive(word) * unit_s
-        timed.append((number, seconds))
-        if not seconds:
-            faults.append(Fault(path, f"{word.strip()[:40]!r} is no step time", number, 1))
+        mean = f"; {_MEAN_ONLY} is a mean with the warm-up in it" if _MEAN_ONLY in text else ""
+        raise BadFile([Fault(path, f"no step times{mean}")], hint=_READ)
+    faults = [
+        Fault(path, f"{word.strip()[:40]!r} is no step time", n, 1) for n, word, seconds in rows if not seconds
+    ]
     if faults:
         raise BadFile(faults, hint=_READ)
-    return timed
+    return [(n, seconds) for n, _, seconds in rows]
 
 
 def _positive(word: str) -> float:

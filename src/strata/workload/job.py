@@ -12,6 +12,7 @@ from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
 from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 from strata.workload.profile import LayerProfile
+from strata.workload.software import Software
 
 
 class Objective(StrEnum):
@@ -26,13 +27,20 @@ class Objective(StrEnum):
 class Recompute(StrEnum):
     """Which activations are dropped in the forward pass and computed again in the backward pass.
 
-    Attention scores never stay (flash attention); `selective` drops the results of norms and activation functions
-    too, `full` all but each layer's input (arXiv 2205.05198 §5).
+    Attention scores never stay (flash attention); `selective` drops the results of norms and activation
+    functions too (and what latent attention's up-projections write), `full` all but each layer's input (arXiv
+    2205.05198 §5). `selective_op` keeps every second matrix product and attention (torchtitan's selective
+    activation checkpointing by operations, arXiv 2410.06511 §2.2).
     """
 
     NONE = "none"
     FULL = "full"
     SELECTIVE = "selective"
+    SELECTIVE_OP = "selective_op"
+
+
+ANY_RECOMPUTE: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+"""What `recompute: auto` tries, the least work first."""
 
 
 class ContextExchange(StrEnum):
@@ -88,7 +96,7 @@ class TrainingJob:
     expert_imbalance: tokens of the fullest expert-parallel rank over the mean.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
-    fused_attention: attention is one kernel that keeps no scores (flash attention, arXiv 2205.14135).
+    software: what runs the job, beyond what its layout says.
     model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
     spec: the model's shape, for launch files; the planner reads the layers alone.
     pins: what every plan's layout must be.
@@ -102,8 +110,8 @@ class TrainingJob:
     precision: str = "bf16"
     expert_imbalance: float = 1.0
     optimizer: str = "adamw"
-    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
-    schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE)
+    recompute: tuple[Recompute, ...] = ANY_RECOMPUTE
+    schedules: tuple[Schedule, ...] = tuple(Schedule)
     zero_stages: tuple[int, ...] = (0, 1)
     local_steps: tuple[int, ...] = ()
     gradient_compression: tuple[float, ...] = (1.0,)
@@ -113,7 +121,7 @@ class TrainingJob:
     limits: Limits = field(default_factory=Limits)
     flops_efficiency: float | None = None
     calibration: Mapping[str, float] = field(default_factory=dict)
-    fused_attention: bool = True
+    software: Software = field(default_factory=Software)
     model_name: str = ""
     profile: LayerProfile | None = None
     spec: ModelSpec | None = field(default=None, compare=False, repr=False)
@@ -125,9 +133,20 @@ class TrainingJob:
         return self.global_batch * self.sequence_length
 
     @property
+    def transformer_engine(self) -> bool:
+        """Whether the software is Transformer Engine's: what multiplies in 8 bit is, unless stated otherwise."""
+        stated = self.software.transformer_engine
+        return self.precision == "fp8" if stated is None else stated
+
+    @property
     def element_bytes(self) -> float:
         """Bytes of one parameter, gradient or activation element in compute precision."""
         return PRECISION_BYTES[self.precision]
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of one gradient as a device keeps it between microbatches."""
+        return 4.0 if self.software.wide_gradients else self.element_bytes
 
     @property
     def optimizer_bytes(self) -> float:
@@ -138,4 +157,4 @@ class TrainingJob:
     @property
     def state_bytes_per_param(self) -> float:
         """Bytes of weight, gradient and optimizer state per parameter."""
-        return 2 * self.element_bytes + self.optimizer_bytes
+        return self.element_bytes + self.gradient_bytes + self.optimizer_bytes

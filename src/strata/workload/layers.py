@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
 from strata.workload.kernels import LayerKernels
 
 
@@ -17,7 +17,9 @@ class LayerExchanges:
 
     kv_bytes: keys and values. query_bytes: queries, as large as attention's output. attention_flops: those of the
     attention square. expert_params: of routed experts. routed_bytes: what tokens take to their experts, one way.
-    routed_flops: of routed experts. recomputed_bytes: results of norms and activation functions.
+    routed_flops: of routed experts. recomputed_bytes: results of norms and activation functions, and of
+    latent attention's up-projections.
+    expert_groups: of experts, and how many of them one token's are in.
     """
 
     kv_bytes: Floats
@@ -27,11 +29,13 @@ class LayerExchanges:
     routed_bytes: Floats
     routed_flops: Floats
     recomputed_bytes: Floats
+    expert_groups: tuple[int, int] = (1, 1)
 
     @classmethod
     def none(cls, count: int) -> LayerExchanges:
         """Return those of layers that have neither attention nor experts."""
-        return cls(*(np.zeros(count) for _ in range(7)))
+        nothing = np.zeros(count)
+        return cls(nothing, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 @dataclass(frozen=True)
@@ -65,16 +69,18 @@ class LayerTable:
         return LayerExchanges.none(len(self)) if self.only_some is None else self.only_some
 
     @cached_property
+    def unlike_kernels(self) -> tuple[tuple[LayerKernels, ...], Ints]:
+        """What layers compute that is not alike, and which of it each computes [L]."""
+        unlike = tuple(dict.fromkeys(self.kernels))
+        place = {kernels: number for number, kernels in enumerate(unlike)}
+        return unlike, np.array([place[kernels] for kernels in self.kernels], dtype=np.int64)
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all layers between embedding and head are alike, as far as memory goes."""
+        return len({*zip(self.kinds[1:-1], self.params[1:-1], self.activation_bytes[1:-1], strict=True)}) < 2
+
+    @cached_property
     def params_before(self) -> Floats:
         """Prefix sums of parameters, shape [L + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.params)])
-
-    @cached_property
-    def activation_before(self) -> Floats:
-        """Prefix sums of activation bytes, shape [L + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.activation_bytes)])
-
-    @cached_property
-    def checkpoint_before(self) -> Floats:
-        """Prefix sums of checkpoint bytes, shape [L + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.checkpoint_bytes)])

@@ -18,7 +18,7 @@ from strata.decision import UNHASHED, Trust
 from strata.workload.kernels import LayerKernels, MatrixProduct
 from strata.workload.layers import LayerExchanges, LayerTable
 
-_LOGIT_BYTES: Final = 4
+_STATISTIC_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
 
 _LOGIT_ELEMENTS: Final = 6
@@ -62,6 +62,7 @@ class Experts:
     shared_gate: bool = False
     bias: bool = False
     dense_layers: frozenset[int] = frozenset()
+    groups: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,19 @@ class ModelSpec:
             return 0
         return sum(product.params for product in self._feed_forward(self.experts.intermediate_size, self.experts))
 
-    def layer_table(self, sequence_length: int, element_bytes: float = 2) -> LayerTable:
+    def layer_table(
+        self,
+        sequence_length: int,
+        element_bytes: float = 2,
+        *,
+        input_bytes: float | None = None,
+        keeps_expert_outputs: bool = True,
+    ) -> LayerTable:
         """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
+
+        input_bytes: of an element that a block's product keeps of its input; None: as all others.
+        keeps_expert_outputs: what experts make of a token is weighed when it has come back, and kept for that; not
+        where its weight is multiplied in before their last product (Megatron-Core).
 
         A boundary is one hidden state per token (the head's is never sent). Full recomputation keeps the input of
         every layer; the embedding's are token ids, counted as nothing.
@@ -197,7 +209,11 @@ class ModelSpec:
         inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
         flops = [self._flops(kind, s, self.window(layer) or s) for layer, kind in enumerate(kinds)]
         kernels = tuple(self._kernels(layer) for layer in range(len(kinds)))
-        kept = {kind: s * self._activation_bytes(kind, element_bytes) for kind in set(kinds)}
+        kept = {
+            kind: s * self._kept_bytes(kind, element_bytes, input_bytes or element_bytes) for kind in set(kinds)
+        }
+        if self.experts is not None and not keeps_expert_outputs:
+            kept["moe"] -= s * element_bytes * self.experts.experts_per_token * self.hidden_size
         return LayerTable(
             kinds=kinds,
             forward_flops=np.array(flops),
@@ -222,10 +238,12 @@ class ModelSpec:
             per_token = experts.experts_per_token
             width = (3 if self.gated_mlp else 2) * h * experts.intermediate_size
             stored = width * experts.num_experts
-        activated = np.full(len(kinds), float(self.intermediate_size))
-        if experts is not None:
-            routed = per_token * experts.intermediate_size + experts.shared_intermediate_size
-            activated = np.where(moe > 0, routed, activated)
+        routed = 0 if experts is None else per_token * experts.intermediate_size + experts.shared_intermediate_size
+        # Of latent attention the up-projections are computed again too (arXiv 2412.19437 §3.2.3).
+        mla, expanded = self.latent, 0
+        if mla is not None:
+            expanded = self.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
+        activated = np.where(moe > 0, routed, float(self.intermediate_size))
         return LayerExchanges(
             kv_bytes=block * (s * self.kv_elements_per_layer * element_bytes),
             query_bytes=block * (s * self.num_heads * head_dim * element_bytes),
@@ -233,7 +251,8 @@ class ModelSpec:
             expert_params=moe * float(stored),
             routed_bytes=moe * (s * per_token * h * element_bytes),
             routed_flops=moe * (2.0 * s * per_token * width),
-            recomputed_bytes=block * s * element_bytes * (2 * h + activated),
+            recomputed_bytes=block * s * element_bytes * (2 * h + activated + expanded),
+            expert_groups=(1, 1) if experts is None else experts.groups,
         )
 
     def _is_sparse(self, layer: int) -> bool:
@@ -323,8 +342,8 @@ class ModelSpec:
         width, routed = self.intermediate_size, 0.0
         if moe is not None:
             width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
-            # Copies are read and written on the way to the experts, and on the way back.
-            routed = 4.0 * moe.experts_per_token * h + 2.0 * moe.num_experts
+            # Copies are read and written to sort them and to pad each expert's, on the way there and back.
+            routed = 8.0 * moe.experts_per_token * h + 2.0 * moe.num_experts
         # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
         # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
         streamed = 2.0 * self.norms_per_layer * h + 2 * 3.0 * h + (3.0 if self.gated_mlp else 2.0) * width
@@ -356,42 +375,38 @@ class ModelSpec:
         attention = 0.0 if kind in ("embedding", "head") else self.attention_flops()
         return s * self.token_flops(kind) + s * min(s, window) * attention
 
-    def _activation_bytes(self, kind: str, element_bytes: float) -> float:
+    def _kept_bytes(self, kind: str, element_bytes: float, input_bytes: float) -> float:
         """Bytes one token leaves for the backward pass, nothing recomputed but the attention scores.
 
-        For GPT this is eq. 2 of arXiv 2205.05198 without `5 a s / h` (flash attention recomputes the scores and
-        keeps one fp32 statistic a head) and without its two dropout masks, which today's recipes do not have:
-        32 s b h + 4 a s b. The head is that paper's §4.3: norm and projection inputs, fp32 logits.
+        For GPT this is eq. 2 of arXiv 2205.05198 without `5 a s / h` (flash attention keeps one fp32 statistic a
+        head) and without dropout masks: 32 s b h + 4 a s b. The head is that paper's §4.3: norm and projection
+        inputs, fp32 logits. Products that read narrower numbers (FP8) leave attention's output twice.
         """
-        h = self.hidden_size
+        h, e = self.hidden_size, self.embedding_size
         if kind == "embedding":
-            return element_bytes * (self.embedding_size if self.embedding_size != h else 0)
+            return element_bytes * (e if e != h else 0)
         if kind == "head":
-            inputs = (h if self.final_norm else 0) + self.embedding_size + (h if self.embedding_size != h else 0)
-            return element_bytes * inputs + _LOGIT_BYTES * self.vocab_size
-        elements = self.norms_per_layer * h + self._attention_elements
-        statistics = self.num_heads
-        if kind == "moe" and self.experts is not None:
-            moe = self.experts
+            inputs = (h if self.final_norm else 0) + e + (h if e != h else 0)
+            return element_bytes * inputs + _STATISTIC_BYTES * self.vocab_size
+        moe = self.experts if kind == "moe" else None
+        attended, statistics = self.num_heads * self.head_dim, self.num_heads
+        read, width = 2 * h, self.intermediate_size
+        elements = self.norms_per_layer * h + self._attention_elements + attended
+        if moe is not None:
             # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
-            elements += moe.experts_per_token * (2 * h + self._mlp_elements(moe.intermediate_size))
-            elements += h + self._mlp_elements(moe.shared_intermediate_size)
+            width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
+            elements, read = elements + moe.experts_per_token * h, read + moe.experts_per_token * h
             statistics += moe.num_experts
-        else:
-            elements += h + self._mlp_elements(self.intermediate_size)
-        return element_bytes * elements + _LOGIT_BYTES * statistics
+        elements += (2 if self.gated_mlp else 1) * width
+        twice = input_bytes * attended if input_bytes < element_bytes else 0.0
+        return element_bytes * elements + input_bytes * (read + width) + twice + _STATISTIC_BYTES * statistics
 
     @property
     def _attention_elements(self) -> int:
-        """Block input, queries, keys, values, and the output projection's input; latents and norms where used."""
-        h, a, mla = self.hidden_size, self.num_heads, self.latent
+        """Queries, keys and values; latents and norms where used."""
+        a, mla = self.num_heads, self.latent
         if mla is not None:
             latents = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
-            return h + latents + 2 * a * (mla.qk_head_dim + mla.v_head_dim)
+            return latents + a * (2 * mla.qk_head_dim + mla.v_head_dim)
         queries_and_keys = (a + self.num_kv_heads) * self.head_dim
-        normed = queries_and_keys if self.qk_norm_params else 0
-        return h + normed + queries_and_keys + (self.num_kv_heads + a) * self.head_dim
-
-    def _mlp_elements(self, width: int) -> int:
-        """Input and output of the activation function; a gated one has two inputs."""
-        return (3 if self.gated_mlp else 2) * width
+        return queries_and_keys * (2 if self.qk_norm_params else 1) + self.num_kv_heads * self.head_dim

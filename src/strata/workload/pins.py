@@ -9,14 +9,18 @@ from dataclasses import dataclass, fields, replace
 class Pins:
     """The sizes that every plan of a job must have (`TrainingPlan.keeps`); None leaves one to the planner.
 
-    tensor: devices of a stage. pipeline: stages of each pipeline. data: copies of the model, those of all
-    pipelines together. microbatch: samples.
+    tensor: devices of a stage, or of each of `context` pieces of its sequences. pipeline: stages of each pipeline.
+    data: copies of the model, those of all pipelines together. microbatch: samples. expert: devices that share one
+    set of a layer's experts. virtual_stages: chunks of layers a stage, 1 where stages do not interleave.
     """
 
     tensor: int | None = None
     pipeline: int | None = None
     data: int | None = None
     microbatch: int | None = None
+    context: int | None = None
+    expert: int | None = None
+    virtual_stages: int | None = None
 
     @property
     def given(self) -> dict[str, int]:

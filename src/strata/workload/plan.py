@@ -21,6 +21,7 @@ class Stage:
 
     `context_parallel` as many of each split the sequence between them: a stage has tensor × context devices.
     `warmup`: forwards in flight before the first backward; 1F1B keeps `warmup + 1` activations.
+    `recompute_layers`: where the plan recomputes in full, the first so many do; None is all.
     """
 
     domain: str
@@ -29,6 +30,7 @@ class Stage:
     tensor_parallel: int
     warmup: int = 0
     context_parallel: int = 1
+    recompute_layers: int | None = None
 
     @property
     def num_devices(self) -> int:
@@ -73,8 +75,7 @@ class TrainingPlan:
 
     zero_stage: 1 shards the optimizer's state between copies, 2 gradients too, 3 weights too (FSDP).
     expert_parallel: so many neighbouring copies (context ranks counted) share one set of routed experts.
-    recompute_layers: of each stage, the first so many are recomputed; None is all. activation_offload: the share
-    of kept activations that waits in the host's memory for its backward.
+    activation_offload: the share of kept activations that waits in the host's memory for its backward.
     shard_group: under stage 3, so many neighbouring copies share one set of shards (HSDP); None is all of them.
     """
 
@@ -89,7 +90,6 @@ class TrainingPlan:
     shard_group: int | None = None
     context_exchange: ContextExchange = ContextExchange.RING
     expert_parallel: int = 1
-    recompute_layers: int | None = None
     activation_offload: float = 0.0
 
     def state_shards(self, pipeline: Pipeline) -> int:
@@ -99,13 +99,11 @@ class TrainingPlan:
 
     @property
     def refinements(self) -> tuple[str, ...]:
-        """What the plan does that no launch file and no trace can say."""
+        """What the plan does that no trace can say."""
         context = any(stage.context_parallel > 1 for pipeline in self.pipelines for stage in pipeline.stages)
         there = {
             "context parallelism": context,
             "expert parallelism": self.expert_parallel > 1,
-            "selective recomputation": self.recompute is Recompute.SELECTIVE,
-            "recomputation of some layers": self.recompute_layers is not None,
             "activation offload": self.activation_offload > 0,
         }
         return tuple(name for name, is_there in there.items() if is_there)
@@ -135,6 +133,44 @@ class TrainingPlan:
     def num_devices(self) -> int:
         """Devices used in all domains."""
         return sum(self.devices().values())
+
+    @property
+    def recomputed_layers(self) -> tuple[int, int]:
+        """Of the layers of all pipelines, how many are computed again in full, and how many there are."""
+        stages = [stage for pipeline in self.pipelines for stage in pipeline.stages]
+        again = 0
+        if self.recompute is Recompute.FULL:
+            again = sum(
+                s.num_layers if s.recompute_layers is None else min(s.recompute_layers, s.num_layers)
+                for s in stages
+            )
+        return again, sum(stage.num_layers for stage in stages)
+
+    def held_layers(self, pipeline: Pipeline) -> tuple[tuple[range, ...], ...]:
+        """Return the layers of each chunk of each stage of one of its pipelines, [S][v].
+
+        Interleaved, the model runs through all stages once a chunk (arXiv 2104.04473 §2.2), so a stage's layers
+        lie in v places, whatever its `first_layer`: its transformer layers are shared out evenly. The first chunk
+        of the first stage has the embedding too and the last of the last stage the head: these get no layer that
+        is left over.
+        """
+        if self.virtual_stages == 1:
+            return tuple((range(s.first_layer, s.first_layer + s.num_layers),) for s in pipeline.stages)
+        counts = [stage.num_layers for stage in pipeline.stages]
+        counts[0] -= 1
+        counts[-1] -= 1
+        each = self.virtual_stages
+        sizes = [[count // each + (c < count % each) for c in range(each)] for count in counts]
+        sizes[0].reverse()
+        sizes[0][0] += 1
+        sizes[-1][-1] += 1
+        chunks: list[list[range]] = [[] for _ in counts]
+        first = 0
+        for c in range(each):
+            for s, size in enumerate(sizes):
+                chunks[s].append(range(first, first + size[c]))
+                first += size[c]
+        return tuple(map(tuple, chunks))
 
     def samples(self, pipeline: Pipeline) -> int:
         """Return the samples of a step that one of its pipelines works through."""
@@ -177,6 +213,9 @@ class TrainingPlan:
             "pipeline": {len(pipeline.stages) for pipeline in self.pipelines},
             "data": {sum(pipeline.replicas for pipeline in self.pipelines)},
             "microbatch": {self.microbatch_size},
+            "context": {stage.context_parallel for pipeline in self.pipelines for stage in pipeline.stages},
+            "expert": {self.expert_parallel},
+            "virtual_stages": {self.virtual_stages},
         }
         return all(sizes[name] == {size} for name, size in pins.given.items())
 
@@ -188,21 +227,32 @@ class TrainingPlan:
         for pipeline in data["pipelines"]:
             if pipeline["samples"] is None:
                 del pipeline["samples"]
+            for stage in pipeline["stages"]:
+                if stage["recompute_layers"] is None:
+                    del stage["recompute_layers"]
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError on another shape."""
+        of_all = data.get("recompute_layers")  # where it was written once for all stages
         pipelines = tuple(
             Pipeline(
-                tuple(Stage(**stage) for stage in item["stages"]),
+                tuple(
+                    Stage(**{**stage, "recompute_layers": _first(stage.get("recompute_layers"), of_all)})
+                    for stage in item["stages"]
+                ),
                 item["replicas"],
                 item["microbatches"],
                 item.get("samples"),
             )
             for item in data["pipelines"]
         )
-        rest = {key: value for key, value in data.items() if key != "pipelines"}
+        rest = {key: value for key, value in data.items() if key not in ("pipelines", "recompute_layers")}
         rest["schedule"], rest["recompute"] = Schedule(rest["schedule"]), Recompute(rest["recompute"])
         rest["context_exchange"] = ContextExchange(rest.get("context_exchange", ContextExchange.RING))
         return cls(pipelines=pipelines, **rest)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)

@@ -9,3 +9,6 @@ ELEMENT_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8
 
 MEMORY_HEADROOM: Final = 0.08
 """Share of a device's memory left free: fragmentation, and what no formula counts. Assumed."""
+
+PRODUCT_INPUT_BYTES: Final = {"fp8": 1.0}
+"""Of an element that matrix products keep of what they read, where they do so in their own width."""

@@ -31,6 +31,8 @@ MOST_PLACED: Final = 1 << 18
 
 ABSURD: Final = 20.0
 """So far may times be from the ratio of their work: slow wires, small layers, noise."""
+LEAST: Final = 0.5
+"""Of the time that fewer samples take on as many ranks: kernels that fit better, and noise."""
 
 Condition = tuple[str, int, int]
 """Accelerator, microbatch size, tensor-parallel degree."""
@@ -78,13 +80,17 @@ def load_profile(path: str | Path, *, num_layers: int) -> LayerProfile:
     Raises BadFile with every fault, UsageError where there is no such file.
     """
     # Without places: a profile may hold millions of numbers, and noting where each stands takes minutes.
-    document = Document(str(path), read_json(path), {})
     try:
-        return _profile(document, num_layers)
+        return checked_profile(read_json(path), source=str(path), num_layers=num_layers)
     except BadFile:
         if Path(path).stat().st_size > MOST_PLACED:
             raise
     return _profile(read_document(path), num_layers)
+
+
+def checked_profile(data: object, *, source: str, num_layers: int) -> LayerProfile:
+    """Check what a profile file holds, or will hold, as `load_profile` does."""
+    return _profile(Document(source, data, {}), num_layers)
 
 
 def _profile(document: Document, num_layers: int) -> LayerProfile:
@@ -135,6 +141,7 @@ def _contradictions(times: Mapping[Condition, LayerTimes]) -> Iterator[tuple[Con
         for before in (*sorted(fewer_ranks)[-1:], *sorted(fewer_samples)[-1:]):
             work = samples / before[1] * before[2] / ranks
             ratio = total_s[card, samples, ranks] / max(total_s[before], 1e-300)
-            if not work / ABSURD <= ratio <= max(work, 1.0) * ABSURD:
+            least = max(work / ABSURD, LEAST if before[2] == ranks else 0.0)
+            if not least <= ratio <= max(work, 1.0) * ABSURD:
                 message = f"takes {ratio:.3g}x the time of '{before[1]},{before[2]}'; are both in seconds?"
                 yield (card, samples, ranks), message

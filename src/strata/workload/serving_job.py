@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from strata.decision import UNHASHED, Trust
 from strata.workload.inference import ModelInfo
 from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
-
-FLOPS_EFFICIENCY: Final = 0.5
-"""Share of the dense peak that prefill reaches. Assumed; measurements replace it (`simulate/inference`)."""
-
-BANDWIDTH_EFFICIENCY: Final = 0.7
-"""Share of the memory bandwidth that decoding reaches. Assumed; measurements replace it."""
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
 Kv = Literal["bf16", "fp8"]
 
 
 class Derating(NamedTuple):
-    """Shares of what is published: memory left free, and of peaks what is reached until nodes are measured."""
+    """Shares of what is published: memory left free, and of peaks what is reached until nodes are measured.
+
+    None: what the kernels of each node's accelerator reach (`simulate.kernel_rates`).
+    """
 
     memory_headroom: float = MEMORY_HEADROOM
-    flops_efficiency: float = FLOPS_EFFICIENCY
-    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
+    flops_efficiency: float | None = None
+    bandwidth_efficiency: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class ServingJob:
-    """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured.
+    """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured; None:
+    what kernels reach.
 
     weights, kv: the precisions that `model`'s bytes are of. strategy, routing: what plans and routes where a
     command does not say; see `serving.planning` and `serving.routing`. longest_tokens: of a request, 0 where it is
@@ -67,8 +65,8 @@ class ServingJob:
     model: ModelInfo
     demand: Demand
     memory_headroom: float = MEMORY_HEADROOM
-    flops_efficiency: float = FLOPS_EFFICIENCY
-    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
+    flops_efficiency: float | None = None
+    bandwidth_efficiency: float | None = None
     weights: Weights = "bf16"
     kv: Kv = "bf16"
     strategy: Literal["auto", "dp", "greedy"] = "auto"
@@ -82,8 +80,8 @@ class ServingJob:
 
     @property
     def efficiencies_trust(self) -> Trust:
-        """How good the efficiencies are: assumed where they are the defaults, of which nothing was measured."""
-        is_default = self.flops_efficiency == FLOPS_EFFICIENCY or self.bandwidth_efficiency == BANDWIDTH_EFFICIENCY
+        """How good the efficiencies are: assumed where none are stated, as no serving was measured for them."""
+        is_default = self.flops_efficiency is None or self.bandwidth_efficiency is None
         return Trust.ASSUMED if is_default else Trust.ANALYTIC
 
     @property

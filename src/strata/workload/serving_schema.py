@@ -16,12 +16,11 @@ from pydantic_core import PydanticCustomError
 from strata.errors import BadFile, Fault
 from strata.files import Document, FileModel, Seconds, file_or_bundled, read_document
 from strata.workload.inference import ModelInfo
+from strata.workload.job_entries import Name, Share, Whole
 from strata.workload.model import ModelSpec
 from strata.workload.precision import MEMORY_HEADROOM
-from strata.workload.schema import Name, Share, Whole, model_at
+from strata.workload.schema import model_at
 from strata.workload.serving_job import (
-    BANDWIDTH_EFFICIENCY,
-    FLOPS_EFFICIENCY,
     Demand,
     Kv,
     ServingJob,
@@ -81,10 +80,10 @@ class PrecisionEntry(FileModel):
 
 
 class EfficiencyEntry(FileModel):
-    """Shares of published peaks that prefill (FLOPs) and decoding (memory bandwidth) reach."""
+    """Shares of published peaks that prefill (FLOPs) and decoding (memory bandwidth) reach; empty: by kernels."""
 
-    flops: Efficiency = FLOPS_EFFICIENCY
-    bandwidth: Efficiency = BANDWIDTH_EFFICIENCY
+    flops: Efficiency | None = None
+    bandwidth: Efficiency | None = None
 
 
 class ServingJobFile(FileModel):

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from strata.cluster.admission.code import COPY
 from strata.cluster.admission.inject import inject, release
-from strata.cluster.api.placement_annotation import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode, place_of
+from strata.cluster.api.placement_annotation import (
+    GATE,
+    LIMITS,
+    PLACEMENT,
+    VISIBLE,
+    WAITING,
+    decode,
+    encode,
+    place_of,
+)  # fmt: skip
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
@@ -259,6 +268,30 @@ def test_a_fraction_gets_the_quota_library_and_no_device_of_the_plugin():
     volumes = {one["name"]: one for one in after["spec"]["volumes"]}
     assert volumes["strata-quota"]["hostPath"] == {"path": "/usr/local/strata", "type": "Directory"}
     assert "emptyDir" in volumes["strata-ledger"]
+
+
+def test_who_logs_into_a_fraction_without_its_environment_finds_its_limits_in_a_file():
+    after = injected(pod(), fraction())
+    main = after["spec"]["containers"][0]
+    mounts = {one["name"]: one for one in main["volumeMounts"]}
+    assert mounts["strata-preload"] == {
+        "name": "strata-preload", "mountPath": "/etc/ld.so.preload", "readOnly": True
+    }  # fmt: skip
+    assert mounts["strata-limits"] == {
+        "name": "strata-limits", "mountPath": "/etc/strata/limits", "subPath": "limits", "readOnly": True
+    }  # fmt: skip
+    volumes = {one["name"]: one for one in after["spec"]["volumes"]}
+    assert volumes["strata-preload"]["hostPath"] == {"path": "/usr/local/strata/ld.so.preload", "type": "File"}
+    items = volumes["strata-limits"]["downwardAPI"]["items"]
+    fields = {one["path"]: one["fieldRef"]["fieldPath"] for one in items}
+    assert fields["limits"] == f"metadata.annotations['{LIMITS}']"
+    lines = dict(line.split("=") for line in after["metadata"]["annotations"][LIMITS].splitlines())
+    assert lines["STRATA_CONTAINER"] == main["name"]
+    assert {name: env(after)[name] for name in lines if name != "STRATA_CONTAINER"} == {
+        name: value for name, value in lines.items() if name != "STRATA_CONTAINER"
+    }
+    assert slices_from_environment(lines, devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
+    assert LIMITS not in injected(pod())["metadata"]["annotations"]
 
 
 def test_no_variable_volume_or_mount_of_the_user_undoes_a_limit():

@@ -172,12 +172,12 @@ def test_a_certificate_changes_under_a_running_server_and_a_failed_renewal_leave
                     await failed.wait()
                 trusting = ssl.create_default_context(cadata=authority.cert.decode())
                 url = f"https://localhost:{port}/readyz"
-                client = httpx.AsyncClient(verify=trusting, trust_env=False)
+                client = httpx.AsyncClient(verify=trusting, trust_env=False, timeout=300)
                 async with client, client.stream("GET", url) as answer:
                     assert answer.status_code == 200
                     wire = answer.extensions["network_stream"].get_extra_info("ssl_object")
                     seen.append(wire.getpeercert(binary_form=True))
         return seen
 
-    seen = asyncio.run(asyncio.wait_for(scenario(), 30))
+    seen = asyncio.run(asyncio.wait_for(scenario(), 120))
     assert [ssl.PEM_cert_to_DER_cert(pairs[number].cert.decode()) for number in (0, 0, 1)] == seen

@@ -210,7 +210,7 @@ def test_a_thread_that_ends_ends_the_agent() -> None:
         on_end=ended.set,
     )
     runner.start(broken)
-    assert ended.wait(10.0)
+    assert ended.wait(120)
     assert not runner.is_alive()
     with pytest.raises(RuntimeError, match="a bug"):
         runner.stop()
@@ -240,10 +240,10 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
 
     runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=AgentMetrics())
     runner.start(ask)
-    assert told.get(timeout=10.0).devices[0].health == 1.0
-    assert hangs.wait(10.0)
+    assert told.get(timeout=120).devices[0].health == 1.0
+    assert hangs.wait(120)
     runner.put(DeviceFault(runner.clock(), "xid-79", "GPU-0"))
-    assert told.get(timeout=10.0).devices[0].faults == ("xid-79",)
+    assert told.get(timeout=120).devices[0].faults == ("xid-79",)
     answers.set()
     runner.stop()
 
@@ -353,7 +353,7 @@ def test_the_live_agent_publishes_a_bus_error_and_stops_at_sigterm(
         told.append(found)
         if found.devices[0].health == 0.0:
             for path in ("/healthz", "/metrics"):
-                pages[path] = httpx.get(url + path, timeout=10.0).text
+                pages[path] = httpx.get(url + path, timeout=120).text
             os.kill(os.getpid(), signal.SIGTERM)
 
     def collect_here(now_s: float, before: Any) -> Collected:

@@ -24,7 +24,10 @@ def calling(*questions, index=None, limits=None):
 
     async def ask():
         found = []
-        async with listening(frame) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with (
+            listening(frame) as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300) as client,
+        ):
             for path, body in questions:
                 if callable(body):
                     cache[0] = body(cache[0])

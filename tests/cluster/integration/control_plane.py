@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests import ROOT
 from tests.cluster.integration.loopback_certificate import make_certificate
+from tests.support.ports import free_ports
 from tests.support.real_processes import LIMIT_S, until
 
 PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -105,7 +106,7 @@ class ControlPlane(ExitStack):
         super().__init__()
         self.folder, self._programs, self.parts = folder, find(), {}
         assert self._programs is not None, "make control-plane"
-        self._port, self._etcd_port = _free_ports(2)
+        self._port, self._etcd_port = free_ports(2)
         self.url = f"https://127.0.0.1:{self._port}"
         try:
             self._keys()
@@ -115,7 +116,7 @@ class ControlPlane(ExitStack):
             raise
 
     def _start(self) -> None:
-        etcd, peers = f"http://127.0.0.1:{self._etcd_port}", "http://127.0.0.1:" + str(*_free_ports(1))
+        etcd, peers = f"http://127.0.0.1:{self._etcd_port}", "http://127.0.0.1:" + str(*free_ports(1))
         self.etcd = self._run(
             "etcd",
             f"--data-dir={self.folder / 'etcd'}",
@@ -238,7 +239,7 @@ class ControlPlane(ExitStack):
     def ask(self, method: str, path: str, body=None):
         """Ask the API server without the client that is to be tested: return (status, JSON or text), as admin."""
         trusted = ssl.create_default_context(cafile=str(self.ca))
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=trusted, timeout=30)
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=trusted, timeout=300)
         try:
             head = {"Authorization": "Bearer admin-token", "Content-Type": "application/json"}
             connection.request(method, path, None if body is None else json.dumps(body), head)
@@ -255,12 +256,6 @@ class ControlPlane(ExitStack):
         self.ca, certificate, key = make_certificate(self.folder)
         certificate.rename(self.folder / "server.crt")
         key.rename(self.folder / "server.key")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _listens(port: int) -> bool:

@@ -16,7 +16,7 @@ from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, CRD, meta
 from tests.fleet.discovery.tool_outputs import sample
-from tests.support.real_processes import until
+from tests.support.real_processes import LIMIT_S, until
 
 
 class Machine:
@@ -118,14 +118,14 @@ def test_faults_are_published_through_an_outage_and_the_agent_stops_when_told(pl
 
     plane.api_server.kill()
     machine.lose_chip(1, "c2")
-    until(lambda: "lost" in httpx.get(f"{url}/metrics").text, lambda: "the chip to be missed")
+    until(lambda: "lost" in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text, lambda: "the chip to be missed")
     failed = 'strata_agent_publications_total{status="0"}'
-    until(lambda: failed in httpx.get(f"{url}/metrics").text, lambda: "an attempt to publish")
-    assert httpx.get(f"{url}/healthz").text == "ok"
+    until(lambda: failed in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text, lambda: "an attempt to publish")
+    assert httpx.get(f"{url}/healthz", timeout=LIMIT_S).text == "ok"
     plane.start_api_server()
     until(lambda: states(api).get("c2") == (0.0, ("lost",)), lambda: states(api))
     assert list(states(api)) == ["c1", "c2", "81", "82"], "its number in placements is its place"
 
     agent.send_signal(signal.SIGTERM)
 
-    assert agent.wait(30) == 0
+    assert agent.wait(LIMIT_S) == 0

@@ -37,7 +37,7 @@ def defined(api):
 
 
 def _true(conditions):
-    return {condition["type"] for condition in conditions if condition["status"] == "True"}
+    return {condition["type"] for condition in conditions or () if condition["status"] == "True"}
 
 
 def _is_served(api, kind):

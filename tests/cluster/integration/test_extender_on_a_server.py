@@ -44,7 +44,7 @@ def scores(strata, pod, names):
     """What the extender would say now."""
     body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
     request = urllib.request.Request(f"{strata.extender.url}/v1/prioritize", body)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return {one["Host"]: one["Score"] for one in json.load(answer)}
 
 

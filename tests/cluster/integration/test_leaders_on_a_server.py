@@ -11,7 +11,7 @@ import pytest
 
 from strata.cluster.api.kinds import LEASE
 from strata.cluster.api.lease import DURATION_S
-from tests.support.real_processes import until
+from tests.support.real_processes import LIMIT_S, until
 
 ELECTOR = """
 import random, sys, threading
@@ -66,6 +66,6 @@ def test_a_killed_leader_is_followed_after_its_lease_and_a_stopped_one_at_once(a
     third = candidate("third")
     second.stdin.close()
     assert second.stdout.readline() == "lost\n"
-    assert second.wait(60) == 0
+    assert second.wait(LIMIT_S) == 0
     assert third.stdout.readline() == "leads\n"
     assert spec()["leaseTransitions"] == 2

@@ -134,8 +134,8 @@ def test_a_run_in_which_others_had_the_cpus_for_longer_is_counted_and_not_scored
     assert score([outcome("x", "a", others=0.4)]).precision is None
 
 
-@pytest.mark.parametrize(("priority", "tries"), [(120, 1), (111, 1), (110, TRIES), (49, TRIES)])
-def test_a_quiet_run_is_made_again_only_for_who_is_of_high_priority(priority, tries, tmp_path):
+@pytest.mark.parametrize("priority", [120, 111, 110, 49])
+def test_a_quiet_run_is_made_again_for_who_has_the_cpus_whatever_the_priority(priority, tmp_path):
     def record(fault: InjectedFault, *, seed: int, trace: Path) -> Trial:
         text = Text().switch(0, 0, IDLE, (TRAINER, 11)).switch(50, 0, (TRAINER, 11), ("cargo", 12), "R")
         text.switch(100, 0, ("cargo", 12), (TRAINER, 11), "R").switch(200, 0, (TRAINER, 11), IDLE)
@@ -145,7 +145,7 @@ def test_a_quiet_run_is_made_again_only_for_who_is_of_high_priority(priority, tr
         return Trial(fault, seed)
 
     found = live_trial(InjectedFault.QUIET, seed=1, trace=tmp_path / "t", record=record)
-    assert (found.tries, found.is_disturbed, found.is_right) == (tries, tries > 1, False)
+    assert (found.tries, found.is_disturbed, found.is_right) == (TRIES, True, False)
 
 
 def test_a_quiet_run_may_find_that_the_hypervisor_takes_its_time():
@@ -184,7 +184,7 @@ def test_a_trial_in_which_the_culprit_was_not_who_had_the_cpus_is_made_again(tmp
 def test_a_fault_that_cannot_be_made_is_said_and_not_scored():
     found = live(1, record=recorded()).to_dict()
     assert found["skipped"] == [{"fault": "irq-load", "reason": "flood: Operation not permitted"}]
-    assert (found["runs"], found["recall"]) == (6, 1.0)
+    assert (found["runs"], found["recall"]) == (5, 1.0)  # in the quiet run the hog has the CPUs: it is left out
 
 
 def test_where_a_trainer_was_only_born_others_do_not_disturb_it(tmp_path):

@@ -22,7 +22,7 @@ def test_every_step_is_done_and_undo_brings_everything_back(tmp_path):
     kernel = Kernel()
     before = dict(kernel.state)
     assert {one.result for one in applied(tmp_path, kernel)} == {"done"}
-    assert kernel.state["nice", THREAD] == "-10"
+    assert kernel.state["nice", THREAD] == "-10 reset-on-fork"
     assert kernel.state["attach", "51"] == f"{JOB}/strata-critical/cgroup.threads"
     assert kernel.state["write", "/sys/fs/cgroup/cgroup.subtree_control"] == "cpu cpuset memory"
     assert {one.result for one in undone(tmp_path, kernel)} == {"restored", "kept"}
@@ -182,7 +182,7 @@ def test_a_failed_apply_takes_back_itself_only(tmp_path):
     kernel.refuses[IRQ] = OSError(errno.EBUSY, "busy")
     with pytest.raises(StrataError):
         applied(tmp_path, kernel)
-    assert kernel.state["nice", THREAD] == "-10"
+    assert kernel.state["nice", THREAD] == "-10 reset-on-fork"
     assert ("mkdir", f"{JOB}/strata-critical") not in kernel.state
 
 

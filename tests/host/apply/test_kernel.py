@@ -20,6 +20,9 @@ from strata.host.machine.cpus import show
 from strata.host.policy.step import Step
 from tests.host.apply.builders import applied, undone, written
 
+OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
+"""What children start with: a suite may be run under `nice`."""
+
 
 @pytest.fixture
 def sleeper():
@@ -51,7 +54,7 @@ def test_nice_and_affinity_of_a_real_thread_come_and_go(tmp_path, sleeper):
     assert os.sched_getaffinity(sleeper) == {max(everywhere)}
     if os.geteuid() == 0:  # others may not become less nice again
         undone(tmp_path, KernelFiles())
-        assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
+        assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (OWN_NICE, everywhere)
 
 
 @pytest.mark.parametrize(("given", "before"), [("mine", "0-7"), ("0-1,3", "mine")], ids=["none-of-its-own", "own"])
@@ -70,7 +73,7 @@ def test_an_affinity_that_is_all_its_cpuset_gives_comes_back_as_none(tmp_path, s
 def test_a_number_that_belongs_to_another_thread_now_is_left_alone(tmp_path, sleeper):
     found = applied(tmp_path, KernelFiles(), real_steps(sleeper, start_ticks=ticks(sleeper) - 1))
     assert {one.why for one in found} == {"its number belongs to another thread now"}
-    assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+    assert os.getpriority(os.PRIO_PROCESS, sleeper) == OWN_NICE
 
 
 def test_the_start_of_a_thread_is_kept_though_the_file_does_not_say_it(tmp_path, sleeper):
@@ -120,7 +123,7 @@ def test_apply_that_is_told_to_end_takes_back_what_it_did(tmp_path, sleeper):
         check=False,
     )
     assert ended.returncode == 130
-    assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
+    assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (OWN_NICE, everywhere)
     assert not (tmp_path / "strata/host/undo.jsonl").exists()
 
 
@@ -135,7 +138,7 @@ def test_undo_after_kill_9_is_exact_on_a_real_thread(tmp_path, sleeper, what, wh
     )
     assert died.returncode == -signal.SIGKILL
     undone(tmp_path / "state", KernelFiles())
-    assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
+    assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (OWN_NICE, everywhere)
 
 
 def test_pages_of_a_real_process_are_moved_and_stay(tmp_path, sleeper):
@@ -182,13 +185,13 @@ def test_the_commands_apply_and_undo(tmp_path, sleeper):
     file = written(tmp_path, [one.to_dict() for one in real_steps(sleeper)])
     dry = json.loads(run("apply", file, "--dry-run", "-o", "json").stdout)
     assert [one["result"] for one in dry["steps"]] == ["would", "would"]
-    assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+    assert os.getpriority(os.PRIO_PROCESS, sleeper) == OWN_NICE
     assert "done" in run("apply", file).stdout
     assert os.getpriority(os.PRIO_PROCESS, sleeper) == 7
     if os.geteuid() == 0:
         found = json.loads(run("undo", "-o", "json").stdout)
         assert [one["result"] for one in found["changes"]] == ["restored", "restored"]
-        assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+        assert os.getpriority(os.PRIO_PROCESS, sleeper) == OWN_NICE
         assert "nothing to undo" in run("undo").stdout
 
 
@@ -198,7 +201,7 @@ def test_the_kill_switch_stops_every_apply(tmp_path, sleeper):
     refused = run("apply", file)
     assert refused.exception.exit_code == 3
     assert "kill switch" in str(refused.exception)
-    assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+    assert os.getpriority(os.PRIO_PROCESS, sleeper) == OWN_NICE
 
 
 def test_a_refused_policy_does_nothing_and_exits_3(tmp_path, sleeper):
@@ -207,7 +210,7 @@ def test_a_refused_policy_does_nothing_and_exits_3(tmp_path, sleeper):
     refused = run("apply", file)
     assert refused.exception.exit_code == 3
     assert "no-cpu" in refused.stdout
-    assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+    assert os.getpriority(os.PRIO_PROCESS, sleeper) == OWN_NICE
 
 
 @pytest.fixture(scope="module")
@@ -267,3 +270,54 @@ def test_threads_of_one_process_go_to_real_cgroups_and_back(tmp_path, cgroups):
         assert sorted(map(int, (job / "cgroup.threads").read_text().split())) == tids
         assert (job / "cgroup.type").read_text().strip() == "domain"
         process.kill()
+
+
+FORKING = """
+import os, sys, time
+sys.stdin.readline()
+if os.fork() == 0:
+    time.sleep(60)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def forking():
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def child_of(process):
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as stream:
+        return int(stream.read())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a nice value again")
+def test_what_a_thread_that_was_put_forward_starts_is_not_put_forward(tmp_path, forking):
+    applied(
+        tmp_path, KernelFiles(), [Step("nice", f"/proc/{forking.pid}/task/{forking.pid}", "-10", "", "critical")]
+    )
+    child = child_of(forking)
+    assert (os.getpriority(os.PRIO_PROCESS, forking.pid), os.getpriority(os.PRIO_PROCESS, child)) == (-10, 0)
+    undone(tmp_path, KernelFiles())
+    assert os.getpriority(os.PRIO_PROCESS, forking.pid) == OWN_NICE
+    assert os.sched_getscheduler(forking.pid) == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a nice value again")
+def test_undo_follows_what_the_thread_started_since(tmp_path, forking):
+    everywhere = os.sched_getaffinity(forking.pid)
+    applied(tmp_path, KernelFiles(), real_steps(forking.pid))
+    child = child_of(forking)
+    assert (os.getpriority(os.PRIO_PROCESS, child), os.sched_getaffinity(child)) == (7, {max(everywhere)})
+    found = undone(tmp_path, KernelFiles())
+    assert (os.getpriority(os.PRIO_PROCESS, child), os.sched_getaffinity(child)) == (OWN_NICE, everywhere)
+    assert all("1 thread it started since" in one.why for one in found)

@@ -200,7 +200,7 @@ def test_the_scheduler_never_outlives_its_watcher(stage, number):
         assert watcher.stdout.readline() == b"running\n"
         watcher.send_signal(number)
         watcher.wait()
-    assert wait_until_disabled(root, patience_s=10)
+    assert wait_until_disabled(root, patience_s=120)
 
 
 # --- judging ------------------------------------------------------------------------------------------------
@@ -319,12 +319,12 @@ def test_the_page_says_whether_the_kernel_runs_the_policy():
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     pages = frame(metrics.registry, is_well=lambda: metrics.course.verdict == "running")
     with serving(pages, listener):
-        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=300) as answer:
             assert b"strata_scx_running 0.0" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{address}/healthz", timeout=10)
+            urllib.request.urlopen(f"{address}/healthz", timeout=300)
         metrics.course = replace(metrics.course, verdict="running")
-        with urllib.request.urlopen(f"{address}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/healthz", timeout=300) as answer:
             assert answer.read() == b"ok"
     listener.close()
 
@@ -378,16 +378,19 @@ def test_the_command_runs_tells_and_falls_back(stage, policy, tmp_path, monkeypa
     monkeypatch.setattr(manager_run, "SCX", root / "sys/kernel/sched_ext")
     monkeypatch.setattr(manager_run, "SOCKET", root / "var/run/scx/root/stats")
     sleeper = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    plain = tmp_path / "plain.json"
-    step = {"act": "nice", "path": f"/proc/{sleeper.pid}/task/{sleeper.pid}", "value": "5", "layer": "rest"}
+    plain, nice = (
+        tmp_path / "plain.json",
+        min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5),
+    )  # of the suite, and more
+    step = {"act": "nice", "path": f"/proc/{sleeper.pid}/task/{sleeper.pid}", "value": str(nice), "layer": "rest"}
     plain.write_text(json.dumps({"steps": [{**step, "why": "as told"}]}))
     page = tmp_path / "scx.prom"
     done = run_layered(policy, "--program", program, "--fallback", plain, "--metrics", page)
     assert done.exception.exit_code == 4
     assert "non-existent DSQ 0x0" in str(done.exception)
     assert "fallback: 1 of 1 steps applied" in done.stderr
-    assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == 5
+    assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == nice
     assert 'strata_scx_state{state="ejected"} 1.0' in page.read_text()
     assert CliRunner().invoke(cli, ["host", "undo"]).exit_code == 0
-    assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == 0
+    assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == os.getpriority(os.PRIO_PROCESS, 0)
     sleeper.communicate()

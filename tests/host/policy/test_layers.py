@@ -134,11 +134,25 @@ def test_too_many_processes_for_the_blocks_are_told():
     assert all(one.tid % 2 for one in policy.missed)
 
 
-def test_the_other_jobs_of_a_host_are_the_rest_when_one_is_asked_for():
+def test_what_is_no_job_is_the_rest_when_one_is_asked_for_and_other_jobs_on_accelerators_stay_what_they_are():
     other = thread(9000, "python")
     host = replace(HOST, threads=(*HOST.threads, other), devices={**HOST.devices, 9000: ("/dev/kfd",)})
-    asked = {one.thread.tid: one.layer for one in only(classify(host), host, TRAINER)}
-    assert (asked[TRAINER], asked[4100], asked[9000], asked[900]) == ("critical", "pipeline", "rest", "rest")
+    asked = {one.thread.tid: one for one in only(classify(host), host, TRAINER)}
+    layers = [asked[tid].layer for tid in (TRAINER, 4100, 9000, 900)]
+    assert layers == ["critical", "pipeline", "critical", "rest"]
+    assert [tid for tid, one in asked.items() if one.is_other_job] == [9000]
+
+
+def test_a_name_puts_forward_only_within_the_jobs_cgroup_and_user():
+    names = ("st-train", "trainer_main", "pt_nccl_watchdg")
+    strangers = [thread(8000 + n, name, user=1001, cgroup="/user.slice") for n, name in enumerate(names)]
+    contained = f"/docker/{'ab' * 32}"
+    boxed = [thread(8100 + n, name, cgroup=contained) for n, name in enumerate(names)]
+    born_later = [thread(8200, "st-train", cgroup="/job.slice/run-1"), thread(8300, "st-train", user=1001)]
+    host = replace(HOST, threads=(*HOST.threads, *strangers, *boxed))
+    layers = generate(BIG, FULL, classify(host)).layers
+    taken = [layer_of(one, layers).name for one in (*strangers, *boxed, *born_later)]
+    assert taken == ["rest"] * 6 + ["critical", "rest"]
 
 
 def test_a_job_without_an_accelerator_has_its_first_thread_for_a_critical_one():

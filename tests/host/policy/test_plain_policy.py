@@ -18,9 +18,9 @@ from strata.host.policy.codec import dump
 from strata.host.policy.generate import generate
 from strata.host.policy.plain import plain
 from strata.host.policy.split import split
-from strata.host.threads.classify import classify
+from strata.host.threads.classify import classify, only
 from strata.host.threads.snapshot import Snapshot
-from tests.host.builders import thread
+from tests.host.builders import TRAINER, thread
 from tests.host.machine.cpus import simple
 from tests.host.policy.hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 
@@ -227,3 +227,37 @@ def test_an_affinity_lies_within_the_cpuset_and_comes_after_it(cpus, node):
         if step.act == "affinity":
             assert set(cpu_list(step.value)) <= sets.get(step.layer, set(cpus.numbers))
     assert all(sets.values())
+
+
+def demoted(found):
+    return {one.path for one in found.steps if one.act == "nice"}
+
+
+def test_the_threads_of_a_co_tenant_on_accelerators_are_left_as_they_are():
+    # The launch thread of B got nice 10, since it did not descend from A; its cgroup became idle.
+    b = thread(9000, "python", cgroup="/other.slice/b", user=7)
+    worker, hog = thread(9001, "loader", ppid=9000, cgroup="/other.slice/b", user=7), thread(8000, "hog")
+    host = replace(
+        HOST, threads=(*HOST.threads, b, worker, hog), devices={**HOST.devices, 9000: ("/dev/nvidia1",)}
+    )
+    host = replace(host, gpus=())
+    found = plain(BIG, FULL, only(classify(host), host, TRAINER))
+    assert not {path for path in demoted(found) if path.startswith(("/proc/9000", "/proc/9001"))}
+    assert not [one for one in found.steps if "/other.slice" in one.path]
+    assert "/proc/8000/task/8000" in demoted(found)
+    # Nor is A put before B: where they meet on a CPU, they are alike.
+    assert not [one for one in found.steps if one.act == "nice" and one.value.startswith("-")]
+    assert any(one.what == "other jobs on accelerators: 9000" for one in found.left_out)
+
+
+def test_what_starts_jobs_of_others_is_not_reniced():
+    names = ("kubelet", "containerd-shim", "slurmstepd", "raylet", "sshd", "bash", "torchrun")
+    host = replace(HOST, threads=(*HOST.threads, *(thread(8000 + n, name) for n, name in enumerate(names))))
+    assert not {path for path in demoted(plain(BIG, FULL, classify(host))) if path.startswith("/proc/80")}
+
+
+def test_a_name_alone_puts_nobody_forward():
+    liar = thread(8000, "st-train", user=1001, cgroup="/user.slice")
+    found = plain(BIG, FULL, classify(replace(HOST, threads=(*HOST.threads, liar))))
+    assert not [one for one in found.steps if "8000" in (one.path.split("/")[-1], one.value)]
+    assert any("8000" in one.what for one in found.left_out)

@@ -21,7 +21,7 @@ from strata.errors import BadFile, MissingPart, StrataError, UsageError
 from strata.host.record import perf, snapshot, tracefs
 from strata.host.record.quick import compare
 from strata.host.record.sink import sink
-from strata.host.record.work import RecordedCommand
+from strata.host.record.work import RecordedCommand, behind_sudo
 from strata.host.threads.classify import classify
 from strata.host.trace.read import read_trace
 from tests.host.builders import TRAINER, training_host, write_proc
@@ -460,3 +460,29 @@ def test_no_snapshot_is_no_fault_and_a_wrong_one_is(tmp_path):
         snapshot.beside(trace).write_text(wrong)
         with pytest.raises(BadFile):
             snapshot.machine_of(trace, is_here=False)
+
+
+# --- as whom the work runs ----------------------------------------------------------------------------------
+
+
+def test_under_sudo_the_job_is_run_as_who_called_it():
+    sudo = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
+    user = behind_sudo(sudo, user=0)
+    assert user is not None
+    assert (user.uid, user.gid, 0 in user.groups) == (65534, 65534, False)
+    assert behind_sudo(sudo, user=1000) is None
+    assert behind_sudo({}, user=0) is None
+    assert behind_sudo({"SUDO_UID": "0", "SUDO_GID": "0"}, user=0) is None
+    if os.geteuid() == 0:
+        work = RecordedCommand(seconds=None, command=["/bin/sh", "-c", "id -u; id -g; echo $USER"], user=user)
+        reader, writer = os.pipe()
+        saved = os.dup(1)
+        os.dup2(writer, 1)
+        try:
+            work.start()
+            work.wait()
+        finally:
+            os.dup2(saved, 1)
+            os.close(writer)
+        assert os.read(reader, 100).split()[:2] == [b"65534", b"65534"]
+        os.close(reader)

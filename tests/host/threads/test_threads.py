@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -13,13 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strata.host
+import strata.host.threads.observe
 from strata.cli import host_threads
 from strata.cli.main import cli
+from strata.cli.output import show
 from strata.errors import UsageError
+from strata.host.apply.machine import KernelFiles
+from strata.host.record.census import CensusTaker
 from strata.host.threads.classify import changes, classify
 from strata.host.threads.observe import observe
 from strata.host.threads.pools import LAYERS, POOLS, stem
 from strata.host.threads.snapshot import Gpu, Snapshot
+from strata.tables import Line, rows
 from tests.host.builders import DCGM, ENVOY, LOADER, TRAINER, of, thread, training_host, write_proc
 
 
@@ -41,6 +47,29 @@ def test_every_thread_of_a_training_host_is_in_its_pool_and_layer():
     assert found[DCGM] == found[701] == ("accelerator-monitor", "critical")
     assert found[ENVOY] == found[911] == ("routing", "support")
     assert found[5000] == (None, "rest")
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_passed_over(tmp_path, monkeypatch):
+    write_proc(tmp_path, training_host())
+
+    def ending(listed):
+        def ends_first(path):
+            if str(path).endswith(f"/{ENVOY}/task"):
+                raise ProcessLookupError(3, "No such process")
+            return listed(path)
+
+        return ends_first
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, ending(getattr(os, name)))
+    found = observe(tmp_path, gpus=()).threads
+    assert {one.pid for one in found} == {one.pid for one in training_host().threads} - {ENVOY}
+    assert {one.path for one in KernelFiles(tmp_path).born(since_ticks=0)} == {
+        f"/proc/{one.pid}/task/{one.tid}" for one in found
+    }
+    census = CensusTaker(tmp_path)
+    census.look()
+    assert len(census.looks[0]["threads"]) == len(found)
 
 
 def test_unnamed_threads_that_only_wait_for_messages_are_no_parallel_region_and_never_critical():
@@ -271,7 +300,7 @@ def test_a_labelled_thread_of_this_very_process_is_found():
     worker = threading.Thread(target=train)
     worker.start()
     try:
-        assert labelled.wait(10)
+        assert labelled.wait(120)
         seen = observe(gpus=())
     finally:
         done.set()
@@ -348,3 +377,21 @@ def test_a_row_says_how_sure_it_is_and_why_within_80_columns(monkeypatch):
     shown = CliRunner().invoke(cli, ["host", "threads"], env={"COLUMNS": "80"}).stdout
     assert "accelerator-monitor" in shown
     assert "95%: its name " in shown
+
+
+CRAFTED = "\x1b]0;pwned\x07\x9b2J\u202e"
+
+
+def test_names_that_hold_escape_sequences_do_nothing_to_a_terminal(monkeypatch):
+    host = training_host()
+    host = replace(host, threads=(*host.threads, of(host.threads[0], 4900, f"pt_nccl{CRAFTED}")))
+    monkeypatch.setattr(strata.host.threads.observe, "observe", lambda: host)
+    for arguments in (["threads"], ["threads", "-o", "json"], ["threads", "-o", "yaml"], ["layers", "--plain"]):
+        shown = CliRunner().invoke(cli, ["host", *arguments], env={"COLUMNS": "300"}).stdout
+        assert "pwned" in shown
+        assert not {one for one in shown if unicodedata.category(one) == "Cc"} - {"\n"}
+
+
+def test_all_that_tables_show_is_printable(capsys):
+    show([CRAFTED, Line(CRAFTED), Line(CRAFTED, indent=" "), rows(("a", "b"), [(CRAFTED, "x")])])
+    assert not {one for one in capsys.readouterr().out if not one.isprintable()} - {"\n"}

@@ -179,7 +179,7 @@ def until(path, wanted, seconds):
 def page(url):
     """Return a page's status and text."""
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             return [answer.status, answer.read().decode()]
     except urllib.error.HTTPError as error:
         return [error.code, error.read().decode()]

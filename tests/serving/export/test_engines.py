@@ -56,7 +56,7 @@ def run(folder, script, *arguments, **variables):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout.splitlines(), done.stderr

@@ -20,7 +20,9 @@ class SocketWorker(FakeWorker):
     def __init__(self, name, gateway_url):
         super().__init__(name)
         self.is_loaded = asyncio.Event()
-        self.client = httpx.AsyncClient(base_url=gateway_url, headers={"authorization": "Bearer nodes"})
+        self.client = httpx.AsyncClient(
+            base_url=gateway_url, headers={"authorization": "Bearer nodes"}, timeout=300
+        )
 
     async def post(self, path, body):
         answer = await self.client.post(path, json=body)
@@ -33,6 +35,7 @@ class SocketWorker(FakeWorker):
 async def gateway(*options, num_workers=2):
     """Yield the process, a client of it and its workers, which are loaded."""
     told = ["--port", "0", "--layers", str(SHAPE.num_layers), "--hidden", str(SHAPE.hidden_size), *options]
+    told += ["--heartbeat-timeout", "600"]  # they send none
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata", "serve", "gateway", *told),
         stdout=asyncio.subprocess.PIPE,
@@ -45,7 +48,7 @@ async def gateway(*options, num_workers=2):
         url = line.removeprefix("gateway listens at ").strip()
         async with AsyncExitStack() as stack:
             headers = {"authorization": "Bearer clients"}
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=60))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=300))
             workers = [SocketWorker(name, url) for name in "abcdefgh"[:num_workers]]
             for worker in workers:
                 stack.push_async_callback(worker.client.aclose)
@@ -79,7 +82,9 @@ def test_abuse_is_refused_and_the_gateway_goes_on():
                 (await client.post(path, json=asked(), headers={"x-long": "x" * 20_000})).status_code,
                 (await client.post(path, json=asked(), headers={"x-long": "x" * 60_000})).status_code,
                 (await client.post(path, json=asked(model="other"))).status_code,
-                (await client.post(path, json=asked(), headers={"authorization": "Bearer nodes"})).status_code,
+                (
+                    await client.post(path, json=asked(), headers={"authorization": "Bearer nodes"}, timeout=300)
+                ).status_code,
                 (await client.post("/nodes/heartbeat", json={})).status_code,
                 (await workers[0].join(incarnation=0)).status_code,
             ]

@@ -8,8 +8,9 @@ import math
 import pytest
 
 from strata.errors import UsageError
+from strata.fleet.changes import apply_settings
 from strata.serving.planning.planner import plan_serving
-from strata.serving.planning.whatif import RATIOS, apply, compare
+from strata.serving.planning.whatif import JOB_KEYS, RATIOS, compare
 from strata.workload.serving_job import Demand, ServingJob
 from tests.support.builders import domain, fleet
 from tests.support.inference_models import served
@@ -21,6 +22,10 @@ FLEET = fleet(domain("a", 8), domain("b", 8))
 def plan(hardware, asked):
     ticks = itertools.count()
     return plan_serving(hardware, asked, clock=lambda: next(ticks) * 1e-6)
+
+
+def apply(hardware, asked, settings):
+    return apply_settings(hardware, asked, settings, keys=JOB_KEYS)
 
 
 def test_settings_are_made_and_said():
@@ -73,8 +78,8 @@ def test_two_plans_are_compared_by_their_figures():
     hardware, asked, _ = apply(FLEET, JOB, ["domain.b=none"])
     new = plan(hardware, asked)
     found = compare(old, new)
-    assert found.ratios["tokens_per_s"] == new.estimate.tokens_per_s / old.estimate.tokens_per_s
-    assert set(found.ratios) == set(RATIOS)
+    assert found.figures["tokens_per_s_ratio"] == new.estimate.tokens_per_s / old.estimate.tokens_per_s
+    assert set(found.figures) == {f"{name}_ratio" for name in RATIOS}
     assert found.to_dict()["domains_removed"] == ["b"]
     assert found.domains["a"][1].share == 1.0
     assert "b leaves" in found.text
@@ -86,5 +91,5 @@ def test_two_plans_are_compared_by_their_figures():
 def test_a_side_without_a_plan_has_no_ratios():
     hardware, asked, _ = apply(FLEET, JOB, ["domain.b=none", "domain.a.num_gpus=1", "job.batch=5000"])
     found = compare(plan(FLEET, JOB), plan(hardware, asked))
-    assert set(found.ratios.values()) == {None}
+    assert set(found.figures.values()) == {None}
     assert found.text.startswith("No plan fits any more")

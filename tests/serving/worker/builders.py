@@ -152,7 +152,7 @@ class Cluster:
 
         for worker in self.workers:
             tasks = {*worker.tasks, *worker.driver.loose}
-            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
 
 
 async def load(worker, version, first, end):
@@ -167,4 +167,4 @@ async def load(worker, version, first, end):
 
     worker.on_loaded = loaded
     worker.load(RangeMessage(version=version, first=first, end=end))
-    await asyncio.wait_for(ready.wait(), 10)
+    await asyncio.wait_for(ready.wait(), 120)

@@ -18,7 +18,7 @@ from tests.support.real_processes import LIMIT_S, until
 pytestmark = pytest.mark.real("torch")
 
 SHAPE = Shape()
-BEATS = ["--heartbeat-timeout", "6"]  # a beat every half second
+BEATS = ["--heartbeat-timeout", "15"]  # which a busy machine keeps nobody silent for
 
 
 class Live:
@@ -200,7 +200,8 @@ def test_no_request_is_lost_when_a_worker_is_killed_under_load(live):
     assert list(texts) == [
         decode(expected(prompt, max_tokens=32, temperature=1.0, seed=i)) for i, prompt in enumerate(prompts)
     ]
-    assert max(live.attempts(one) for one in ids) > 1
+    # The others, which are short, may have come to their ends before.
+    assert max(live.attempts(one) for one in (request_id, *ids)) > 1
     del live.workers["n1"]
     until(live.is_free, lambda: "free memory")
     until(lambda: "n1" not in live.nodes, lambda: f"n1 to be out: {live.status}")

@@ -38,7 +38,7 @@ def run(work, *, is_held=False):
         with ThreadPoolExecutor(1) as executor:
             turns = Turns(table.work, kind=lambda item: "letter" if item.isalpha() else None, executor=executor)
             try:
-                return table.batches, await asyncio.wait_for(work(turns, table), 30)
+                return table.batches, await asyncio.wait_for(work(turns, table), 120)
             finally:
                 table.gate.set()
                 await turns.close()

@@ -17,6 +17,7 @@ from strata.simulate.astra.chakra import Node, NodeType
 from strata.simulate.astra.files import AstraDimension, Scenario
 from strata.simulate.astra.run import parse, run
 from tests.simulate.astra.fake_astra import fake, script
+from tests.support.real_processes import until
 
 COMPUTE = (Node(0, NodeType.COMP, duration_us=5),)
 TWO = Scenario((AstraDimension(2, 2.0**30, 1e-6),), (COMPUTE, COMPUTE))
@@ -37,7 +38,7 @@ def places(tmp_path, monkeypatch):
     return tmp_path / "tmp"
 
 
-def start(binary, *, time_limit_s=20.0, keep=None, scenario=TWO):
+def start(binary, *, time_limit_s=120.0, keep=None, scenario=TWO):
     return run(binary, scenario, time_limit_s=time_limit_s, keep=keep)
 
 
@@ -74,24 +75,43 @@ def test_a_folder_named_empty_does_not_lose_the_groups(tmp_path):
     assert "--comm-group-configuration=groups.json" in both.arguments()
 
 
-def test_a_hang_ends_with_the_time_limit_and_says_what_was_printed_last(tmp_path, places):
+@pytest.fixture
+def once(monkeypatch):
+    """Return what lets a time limit pass only once something has happened, however slow the machine is."""
+    wait = subprocess.Popen.wait
+
+    def begin(has_happened):
+        def wait_first(process, timeout=None):
+            if timeout is not None:
+                until(has_happened, lambda: "what the time limit is to end")
+            return wait(process, timeout)
+
+        monkeypatch.setattr(subprocess.Popen, "wait", wait_first)
+
+    return begin
+
+
+def test_a_hang_ends_with_the_time_limit_and_says_what_was_printed_last(tmp_path, places, once):
     binary = script(tmp_path / "hangs", "#!/bin/sh\necho still here\nexec sleep 600\n")
+    once(lambda: [True for file in places.glob("*/stdout.log") if "still here\n" in file.read_text()])
     with pytest.raises(StrataError, match=r"hangs did not end within 1 s and was stopped.*\n  still here"):
         start(binary, time_limit_s=1)
     assert list(places.iterdir()) == []
 
 
-def test_the_time_limit_kills_the_children_of_a_child_too(tmp_path):
+def test_the_time_limit_kills_the_children_of_a_child_too(tmp_path, once):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         # Whoever sleeps holds the pipe open; it reads as ended once nobody does.
-        binary = script(tmp_path / "wraps", f"#!/bin/sh\nsh -c 'exec sleep 600 >{pipe}' &\nwait\n")
+        binary = script(tmp_path / "wraps", f"#!/bin/sh\nsh -c 'echo up; exec sleep 600' >{pipe} &\nwait\n")
+        once(lambda: select.select([reader], [], [], 60)[0])
         with pytest.raises(StrataError, match="was stopped"):
             start(binary, time_limit_s=1)
-        assert select.select([reader], [], [], 10)[0], "a process is left"
         os.set_blocking(reader, True)
+        assert os.read(reader, 10) == b"up\n"
+        assert select.select([reader], [], [], 60)[0], "a process is left"
         assert os.read(reader, 1) == b""
     finally:
         os.close(reader)

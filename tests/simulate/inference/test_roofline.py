@@ -27,6 +27,7 @@ rates = st.builds(
     st.floats(1e10, 1e15),
     st.floats(1e9, 1e13),
     matrix_speedup=st.floats(1, 4),
+    attention_speedup=st.floats(1, 4),
     ranks=st.sampled_from([1, 2, 3, 8]),
     intra_bandwidth_bytes_per_s=st.floats(1e9, 1e12),
     intra_latency_s=st.floats(0, 1e-4),

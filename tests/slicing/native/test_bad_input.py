@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +144,107 @@ def test_a_link_in_the_ledgers_place_is_not_followed(alloc, tmp_path):
     assert treasure.stat().st_size == 0
 
 
+def test_a_program_that_clears_its_environment_keeps_its_limit(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+    done = accelerators.run("calls", "stripped+dlsym", "alloc:600M", "alloc:600M", env=env)
+    assert done.stdout.splitlines() == ["alloc 0", "alloc 2"]
+
+
+@pytest.fixture
+def stopped(accelerators, ledger):
+    """Return what a process that had allocated 600 MiB and was stopped says when it goes on to allocate."""
+
+    @contextmanager
+    def begin(*words, **more):
+        env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi", **more)
+        with accelerators.start("calls", "dlsym", "alloc:600M", "stop", *words, env=env) as process:
+            assert process.stdout.readline() == "alloc 0\n"
+            while "State:\tT" not in Path(f"/proc/{process.pid}/status").read_text():
+                pass
+            yield process, lambda: (process.send_signal(signal.SIGCONT), process.communicate(timeout=300))[1]
+
+    return begin
+
+
+@pytest.mark.parametrize("policy", ["closed", "open"])
+def test_a_ledger_that_is_cut_short_ends_no_program(stopped, ledger, policy):
+    with stopped("alloc:300M", "free:0", "info", STRATA_QUOTA_FAIL=policy) as (process, go_on):
+        os.truncate(ledger, 0)
+        out, error = go_on()
+        assert out.splitlines()[1] == ("alloc 2" if policy == "closed" else "alloc 0")
+        assert "cut short" in error
+        assert process.returncode == 0
+
+
+def test_nobody_begins_anew_in_a_ledger_that_was_cut_short_in_use(stopped, alloc, ledger):
+    with stopped("alloc:300M") as (process, go_on):
+        os.truncate(ledger, 0)
+        codes, said = alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+        assert codes == [2, 2]
+        assert "cut short while in use" in said
+        assert go_on()[0].splitlines()[1] == "alloc 2"
+        assert process.returncode == 0
+    assert alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi") == ([0, 2], "")
+
+
+@pytest.mark.parametrize("by", ["nothing", "another"])
+def test_a_slices_ledger_that_was_removed_is_not_begun_anew(stopped, alloc, ledger, by):
+    with stopped() as (_, go_on):
+        inode = str(ledger.stat().st_ino)
+        ledger.rename(ledger.with_name("removed"))
+        if by == "another":
+            ledger.touch()
+        codes, said = alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi", STRATA_LEDGER_INODE=inode)
+        assert (codes, said.count("\n")) == ([2, 2], 1)
+        assert ledger.exists() == (by == "another")
+        go_on()
+
+
+def test_what_processes_held_comes_back_without_the_ledgers_folder(stopped, accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+    with accelerators.start("calls", "dlsym", "alloc:300M", "wait", env=env) as sibling:
+        assert sibling.stdout.readline() == "alloc 0\n"
+        with stopped("alloc:300M") as (_, go_on):
+            ledger.unlink()
+            sibling.kill()
+            sibling.wait()
+            assert go_on()[0].splitlines()[1] == "alloc 0"
+
+
+def test_a_ledger_forgets_how_many_were_once_in_it(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+    with ExitStack() as stack:
+        many = [
+            stack.enter_context(accelerators.start("calls", "dlsym", "alloc:1M", "wait", env=env))
+            for _ in range(12)
+        ]
+        assert {process.stdout.readline() for process in many} == {"alloc 0\n"}
+        assert int.from_bytes(ledger.read_bytes()[20:24], "little") == 12
+        for process in many:
+            process.kill()
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    assert int.from_bytes(ledger.read_bytes()[20:24], "little") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
+def test_a_ledger_that_another_user_made_first_is_not_mapped(alloc, tmp_path):
+    # They could cut it short at any time, which ends every program that has it mapped. Only where nobody named it.
+    theirs = tmp_path / "cache.strata"
+    theirs.touch(mode=0o666)
+    os.chown(theirs, 65534, 65534)
+    codes, said = alloc(CUDA_DEVICE_MEMORY_LIMIT="1g", CUDA_DEVICE_MEMORY_SHARED_CACHE=str(tmp_path / "cache"))
+    assert codes == [2, 2]
+    assert "belongs to another user" in said
+    assert theirs.stat().st_size == 0
+
+
+def test_a_new_ledger_is_everybodys_from_the_start_and_alone_in_its_folder(alloc, tmp_path):
+    ledger = tmp_path / "slice.ledger"
+    assert alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi") == ([0, 2], "")
+    assert [path.name for path in tmp_path.iterdir()] == ["slice.ledger"]
+    assert ledger.stat().st_mode & 0o777 == 0o666
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
 def test_a_folder_one_may_not_write(accelerators, tmp_path):
     import subprocess
@@ -156,7 +260,7 @@ def test_a_folder_one_may_not_write(accelerators, tmp_path):
         user=65534,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == "alloc 2\n"
     assert done.stderr.count("\n") == 1

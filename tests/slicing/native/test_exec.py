@@ -32,7 +32,7 @@ def test_memory_ends_with_exec(accelerators, ledger):
         print(file=holder.stdin, flush=True)
         assert holder.stdout.readline() == "executed\n"
         given_back = accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout
-        holder.communicate("end\n", timeout=60)
+        holder.communicate("end\n", timeout=300)
     assert (held, given_back) == ("alloc 2\n", "alloc 0\n")
 
 
@@ -46,5 +46,5 @@ def test_a_daemon_that_closes_every_file_keeps_its_share(accelerators, ledger):
         print(file=holder.stdin, flush=True)
         assert holder.stdout.readline() == "closed\n"
         assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 2\n"
-        holder.communicate("end\n", timeout=60)
+        holder.communicate("end\n", timeout=300)
     assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"

@@ -216,7 +216,7 @@ print(nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(two)), two.total, two
 
 
 def nvml(env):
-    done = subprocess.run([sys.executable, "-c", NVML], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", NVML], env=env, capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
     return done.stdout.splitlines()
 

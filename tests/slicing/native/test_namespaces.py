@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slicing.fake_accelerators import GIB, MIB, read_state
+from tests.support.deaths import killed_with_children
 
 
 def why_none() -> str:
@@ -48,7 +49,7 @@ def start(accelerators, ledger):
 @pytest.fixture
 def says(start):
     def say(*words, inside=OWN_PROC):
-        out, error = start(*words, inside=inside).communicate(timeout=60)
+        out, error = start(*words, inside=inside).communicate(timeout=300)
         assert error == ""
         return out.splitlines()
 
@@ -64,14 +65,13 @@ def test_what_a_process_of_another_pid_namespace_holds_stays_held(start, says, h
     first = start("alloc:600M", "wait", inside=holder)
     assert first.stdout.readline() == "alloc 0\n"
     assert says("alloc:600M", "info", inside=other) == ["alloc 2", f"free {424 * MIB} total {GIB} info 0"]
-    first.kill()
-    first.communicate()
+    killed_with_children(first)
     assert says("alloc:600M", inside=other) == ["alloc 0"]
 
 
 def test_eight_containers_that_race_never_hold_more_than_the_limit(start, ledger):
     running = [start("8", "2", "64M", "mixed", program="race") for _ in range(8)]
-    said = [process.communicate(timeout=120) for process in running]
+    said = [process.communicate(timeout=300) for process in running]
     assert [error for _, error in said] == [""] * 8
     granted, peak = sum(int(out) for out, _ in said), read_state(Path(f"{ledger}.state")).peak[0]
     assert GIB - 64 * MIB < granted == peak <= GIB
@@ -83,9 +83,7 @@ def storm(start, says, count):
     holders = []
     for _ in range(count):
         if len(holders) == 4:
-            end = holders.pop(rng.randrange(4))
-            end.kill()
-            end.communicate()
+            killed_with_children(holders.pop(rng.randrange(4)))
         holders.append(start("alloc:200M", "wait", inside=rng.choice([OWN_PROC, OUTER_PROC, ()])))
         assert holders[-1].stdout.readline() == "alloc 0\n"
     free = GIB - 800 * MIB

@@ -14,6 +14,7 @@ import pytest
 
 from tests.slicing.fake_accelerators import GIB, MIB, read_state
 from tests.slicing.ledger_builders import lock, started
+from tests.support.deaths import killed
 
 LIMIT = 4096 * MIB
 
@@ -34,7 +35,7 @@ def race(accelerators, ledger, state, *words, parties=8, threads=4, **more):
             stack.enter_context(accelerators.start("race", "gpa:0", str(parties), str(threads), *words, env=env))
             for _ in range(parties)
         ]
-        said = [process.communicate(timeout=120) for process in running]
+        said = [process.communicate(timeout=300) for process in running]
     assert [error for _, error in said] == [""] * parties
     return sum(int(out) for out, _ in said)
 
@@ -99,7 +100,7 @@ def kills(accelerators, ledger, *, count, seed):
 
 def end(process) -> None:
     process.kill()
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=300)
     assert error == ""
     assert process.returncode == -9, out
 
@@ -164,7 +165,7 @@ def test_processes_that_take_and_give_back_at_the_limit_never_pass_it(accelerato
             stack.enter_context(accelerators.start("churn", "gpa:0", str(seed), "300", "2", env=env))
             for seed in range(4)
         ]
-        said = [process.communicate(timeout=120) for process in running]
+        said = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0] * 4, said
     told = read_state(state)
     assert GIB - 64 * MIB < told.peak[0] <= GIB
@@ -186,6 +187,66 @@ def test_a_child_holds_nothing_of_its_parents_and_shares_the_slice(accelerators,
         f"free {424 * MIB} total {GIB} info 0",
         "alloc 0",
     ]
+
+
+def orphaned(accelerators, ledger, tmp_path, *parent):
+    """Return what a newcomer gets of 1 GiB beside a killed process's child, and after it."""
+    env = accelerators.environment(
+        ledger=ledger,
+        STRATA_MEMORY_LIMIT=str(GIB),
+        FAKE_STATE=str(tmp_path / "state"),
+        FAKE_DESCRIPTORS="1",
+    )
+    with accelerators.start("calls", "dlsym", *parent, "wait", env=env) as holder:
+        said = [holder.stdout.readline().split() for _ in parent]
+        child = next(int(words[0]) for words in said if "childwait" in words)
+        holder.kill()
+        holder.wait()
+        beside = accelerators.run("calls", "dlsym", "alloc:600M", "held:0", env=env).stdout
+        killed(child)
+        after = accelerators.run("calls", "dlsym", "alloc:1000M", env=env).stdout
+    assert read_state(tmp_path / "state").peak[0] <= GIB
+    return beside, after
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_share_the_driver_keeps(accelerators, ledger, tmp_path):
+    # A DataLoader's workers inherit the device's descriptors, and it frees at the last of them (Megatron-LM#3684).
+    beside, after = orphaned(accelerators, ledger, tmp_path, "alloc:600M", "childwait")
+    assert beside == f"alloc 2\nbytes {600 * MIB} held 0\n"
+    assert after == "alloc 0\n"
+
+
+def test_also_a_child_that_was_forked_before_the_first_allocation(accelerators, ledger, tmp_path):
+    beside, after = orphaned(accelerators, ledger, tmp_path, "childwait", "alloc:600M")
+    assert beside == f"alloc 2\nbytes {600 * MIB} held 0\n"
+    assert after == "alloc 0\n"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        20_000,
+        pytest.param(1_000_000, marks=[pytest.mark.real("cc")]),
+        pytest.param(10_000_000, marks=[pytest.mark.real("cc"), pytest.mark.full("minutes of random steps")]),
+    ],
+)
+def test_forks_and_kills_at_random_never_pass_the_limit(accelerators, ledger, tmp_path, steps):
+    env = accelerators.environment(
+        ledger=ledger,
+        STRATA_MEMORY_LIMIT=str(GIB),
+        FAKE_STATE=str(tmp_path / "state"),
+        FAKE_DESCRIPTORS="1",
+    )
+    done = accelerators.run("orphans", "gpa:0", "7", str(steps), "6", env=env, timeout_s=3600)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = done.stdout.split()
+    made, kills, refused, held = (int(word) for word in words[1::2])
+    assert made >= steps
+    assert kills > 3
+    assert refused > steps / 100
+    assert GIB - 256 * MIB < read_state(tmp_path / "state").peak[0] <= GIB
+    assert held == 0
+    assert held_of(accelerators, ledger, limit=GIB) == 0
 
 
 def test_children_forked_in_the_middle_of_other_threads_calls_find_no_lock_taken(accelerators, ledger):
@@ -287,6 +348,11 @@ def test_a_request_that_is_never_decided_holds_nobody_up_for_long(slot_of):
     assert ask("alloc:400M") == "alloc 0\n"
 
 
+def test_a_context_that_takes_nothing_is_refused_to_nobody(slot_of):
+    # Its request is one of no bytes, and others that are undecided are more than there is.
+    assert slot_of(GIB + MIB | 1 << 52, lives=True)("alloc:2M") == "alloc 2\n"
+
+
 def test_a_process_that_finds_no_slot_is_refused_with_a_word(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     accelerators.run("calls", "dlsym", "alloc:1M", env=env)
@@ -314,8 +380,30 @@ def test_a_ledger_that_was_replaced_says_nothing_of_who_lives_in_the_old_one(acc
         ledger.touch()
         wait_until(other.pid, "T")
         other.send_signal(signal.SIGCONT)
-        assert other.communicate(timeout=60)[0] == "stop 0\nalloc 2\n"
+        assert other.communicate(timeout=300)[0] == "stop 0\nalloc 2\n"
         holder.kill()
+
+
+def test_one_devices_limit_is_found_under_the_number_that_a_child_gives_it(accelerators, ledger):
+    # strata run --device 1, and a launcher that shows each rank one device, which is then number 0.
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT_1=str(GIB))
+    uuid = "GPU-" + (b"FAKE-DEVICE-000" + b"\1").hex()
+    said = {
+        visible: accelerators.run(
+            "calls", "dlsym", "alloc:2G", env=env | {"FAKE_VISIBLE": visible, "STRATA_DEVICE_UUID": uuid}
+        ).stdout
+        for visible in ("1", "0", "1,0", "0,1")
+    }
+    assert said == {"1": "alloc 2\n", "0": "alloc 0\n", "1,0": "alloc 2\n", "0,1": "alloc 0\n"}
+
+
+def test_also_without_its_name_once_the_slice_knows_the_device(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT_1=str(GIB))
+    with accelerators.start("calls", "dlsym", "device:1", "alloc:600M", "wait", env=env) as holder:
+        assert [holder.stdout.readline() for _ in range(2)] == ["device 0\n", "alloc 0\n"]
+        done = accelerators.run("calls", "dlsym", "alloc:600M", env={**env, "FAKE_VISIBLE": "1"})
+        holder.kill()
+    assert done.stdout == "alloc 2\n"
 
 
 def test_one_that_comes_with_another_limit_gets_the_slices(accelerators, ledger):

@@ -132,7 +132,7 @@ def test_the_real_cudart_comes_in_by_our_doors_and_notices_nothing(path, acceler
             ledger=ledger, preload=preload, STRATA_MEMORY_LIMIT="1Gi", FAKE_VERSION="13990", FAKE_ASKED=str(log)
         )
         done = subprocess.run(
-            [sys.executable, "-c", START, path], env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", START, path], env=env, capture_output=True, text=True, timeout=300
         )
         assert done.stderr == ""
         said.append(done.stdout)

@@ -7,7 +7,7 @@ import pytest
 from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import RankLayout, rank_map
-from strata.training.plan.schema import PlannedJob, PlannedModel
+from strata.training.plan.planned import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -57,7 +57,7 @@ def launched(folder, launch):
         }
         script = ["bash", str(folder / f"launch-{domain}.sh"), "--mock-data"]
         text = subprocess.run(
-            script, env=environment, capture_output=True, text=True, check=True, timeout=20
+            script, env=environment, capture_output=True, text=True, check=True, timeout=300
         ).stdout
         for line in text.splitlines():
             words = line.split()

@@ -14,7 +14,7 @@ import yaml
 from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import RankLayout
-from strata.training.plan.schema import PlannedJob, PlannedModel
+from strata.training.plan.planned import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
 from strata.workload.job import ContextExchange, Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -109,10 +109,11 @@ def planned(name, *, batch=32, sequence=1024, **more):
     )  # fmt: skip
 
 
-def plan(*counts, tensor_parallel=2, replicas=2, microbatches=8, context=1, **more):
+def plan(*counts, tensor_parallel=2, replicas=2, microbatches=8, context=1, some=(), **more):
     stages, first = [], 0
     for s, count in enumerate(counts):
-        stages.append(Stage("a", first, count, tensor_parallel, len(counts) - 1 - s, context))
+        again = some[s] if some else None
+        stages.append(Stage("a", first, count, tensor_parallel, len(counts) - 1 - s, context, again))
         first += count
     return TrainingPlan((Pipeline(tuple(stages), replicas, microbatches),), 2, **more)
 
@@ -142,7 +143,7 @@ CASES = {
     "experts": (plan(25, 25, context=2, expert_parallel=4), planned("qwen3-30b-a3b")),
     "selective": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b")),
     "selective-fp8": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b", precision="fp8")),
-    "some-layers": (plan(17, 17, recompute=Recompute.FULL, recompute_layers=5), planned("llama-3.1-8b")),
+    "some-layers": (plan(17, 17, recompute=Recompute.FULL, some=(6, 5)), planned("llama-3.1-8b")),
     "fp8": (plan(17, 17), planned("llama-3.1-8b", precision="fp8")),
     "fp8-sharded": (plan(17, 17, zero_stage=1), planned("llama-3.1-8b", precision="fp8")),
     "interleaved": (plan(17, 17, **VIRTUAL), planned("llama-3.1-8b")),
@@ -241,8 +242,10 @@ def test_a_group_of_microbatches_that_megatron_does_not_interleave_is_refused():
     [
         (plan(17, 17, context=3), "1024 tokens do not divide into 6 parts"),
         (plan(17, 17, activation_offload=0.5), "offloads 50% of activations"),
-        (plan(17, 17, recompute=Recompute.SELECTIVE, recompute_layers=3), "recomputes 3 layers a stage"),
-        (plan(17, 17, recompute=Recompute.FULL, recompute_layers=3, **VIRTUAL), "recomputes 3 layers a stage"),
+        (plan(17, 17, recompute=Recompute.SELECTIVE, some=(3, 3)), "recomputes 3 layers a stage"),
+        (plan(17, 17, recompute=Recompute.FULL, some=(3, 3), **VIRTUAL), "recomputes 3 layers a stage"),
+        (plan(17, 17, recompute=Recompute.FULL, some=(6, 3)), "recomputes 3, 6 layers a stage"),
+        (plan(17, 17, recompute=Recompute.FULL, some=(0, None)), "recomputes 0, 17 layers a stage"),
     ],
 )
 def test_what_megatron_has_no_words_for_is_refused(chosen, message):

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.ports import free_ports
 
 LINE = re.compile(
     r"rank (\d+) stage (\d+) layers (\S+) domain (\S+) node (\d+) device (\d+) "
@@ -64,7 +64,7 @@ def run(script, **variables):
 
 def finish(processes):
     try:
-        answers = [process.communicate(timeout=120) for process in processes]
+        answers = [process.communicate(timeout=300) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -78,11 +78,10 @@ def train(folder, plan):
     folder.mkdir()
     launch = render(layout(plan))
     write(folder, launch)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+    (port,) = free_ports(1)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     started = [
-        run(str(script), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, PATH=path)
+        run(str(script), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), PATH=path)
         for script in sorted(folder.glob("launch-*.sh"))
     ]
     text = finish(started)
@@ -182,7 +181,7 @@ def test_a_script_says_what_it_lacks(tmp_path, monkeypatch, variables, message):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     write(tmp_path, render(layout(TWO)))
     process = run(str(tmp_path / "launch-a.sh"), **variables)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode
     assert message in errors
 
@@ -209,7 +208,7 @@ def test_what_train_py_does_otherwise_is_said():
     for note in launch.notes:
         assert f"# note: {note}" in launch.files["launch-a.sh"]
     assert render(layout(TWO)).notes == ()
-    more = {"expert_parallel": 2, "recompute": Recompute.FULL, "recompute_layers": 1, "activation_offload": 0.5}
-    assert len(render(layout(replace(TWO, **more))).notes) == 3
+    more = {"expert_parallel": 2, "activation_offload": 0.5}
+    assert len(render(layout(replace(TWO, **more))).notes) == 2
     (note,) = render(layout(replace(TWO, zero_stage=3))).notes
     assert "does not shard optimizer, gradients and weights" in note

@@ -13,8 +13,8 @@ from strata.errors import BadFile
 from strata.training.plan.compare import plan_request
 from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.objective import Scales
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
-from strata.training.plan.schema import PlanRequest
 from strata.workload.job import Limits, Schedule
 from strata.workload.pins import Pins
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -97,6 +97,9 @@ def test_without_domains_there_must_be_one_only(layout):
         ("domain: a\nmodel: other\nlayers: [4, 4]\n",
          ["4:1: model: a layout of other, and the job trains ",
           "5:1: layers: 8 blocks on 2 stages, where there are 8 on 1"]),
+        ("domain: a\nexpert: 2\ncontext: 9999999\n",
+         ["4:1: expert: the job's model has no experts",
+          f"5:1: context: more ranks than a sequence has tokens ({JOB.sequence_length})"]),
         ("domain: a\ntensors: 2\n", ["4:1: tensors: unknown key (did you mean 'tensor'?)"]),
     ],
 )  # fmt: skip
@@ -173,6 +176,9 @@ def test_a_saved_plan_is_read_and_one_of_another_model_refused(tmp_path):
     assert read_given(path, PLACE, JOB) == plan
     with pytest.raises(BadFile, match="a plan of a model whose num_layers is 10; that of the job's is 14"):
         read_given(path, PLACE, job(layers(12)))
+    in_use = PlanRequest(planner="hi-ppo", in_use=str(path))
+    with pytest.raises(BadFile, match="num_layers is 10"):
+        plan_request(PLACE, job(layers(12)), in_use, clock=lambda: 0.0)
 
 
 def test_what_is_no_plan_says_what_would_be_one(tmp_path):

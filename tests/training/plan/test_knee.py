@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strata.training.plan.compare import plan_request
 from strata.training.plan.knee import SLOWER, WORTH, knee
 from strata.training.plan.objective import money
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
-from strata.training.plan.schema import PlanRequest
 from strata.workload.job import Limits, Objective
 from tests.support.builders import domain, fleet, job, layers
 from tests.support.laws import examples

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.training.plan.compare import plan_request
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
-from strata.training.plan.schema import PlanRequest
 from strata.workload.job import Recompute
 from strata.workload.pins import Pins
 from tests.support.builders import card, domain, fleet, job, layers
@@ -32,7 +32,7 @@ def sizes(plan) -> Pins:
 @pytest.mark.parametrize(
     "pins",
     [Pins(tensor=2), Pins(pipeline=3), Pins(data=4), Pins(microbatch=4), Pins(tensor=4, pipeline=2),
-     Pins(tensor=1, pipeline=2, data=4, microbatch=2), Pins(pipeline=2, data=3)],
+     Pins(tensor=1, pipeline=2, data=4, microbatch=2), Pins(pipeline=2, data=3), Pins(virtual_stages=2)],
     ids=str,
 )  # fmt: skip
 def test_every_plan_has_the_sizes_that_the_job_fixes(pins):

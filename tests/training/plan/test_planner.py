@@ -17,8 +17,8 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.objective import money, score_report, within_limits
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective, Recompute, Schedule
+from strata.workload.job_entries import MAX_BATCH
 from strata.workload.profile import LayerProfile, LayerTimes
-from strata.workload.schema import MAX_BATCH
 from tests.support.builders import card, domain, fleet, job, layers, link
 from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
@@ -168,6 +168,14 @@ def test_a_very_slow_link_leaves_a_single_domain_best_and_strata_says_so():
     assert answer.best.plan.kind == "single"
     assert reason(answer, "single-domain-best").data["factor"] > 1
     assert reason(answer, "single-domain-best").data["domain"] == answer.best.plan.domains[0]
+
+
+def test_scores_of_any_sign_are_compared_without_a_ratio():
+    pair = fleet(domain("a", price=2.0), domain("b", price=2.0), gbps=0.001, ms=5000)
+    answer = plan(pair, job(objective=Objective.TCHEBYCHEFF))
+    data = reason(answer, "single-domain-best").data
+    assert data.keys() == {"domain", "comparison"}
+    assert data["comparison"].endswith(" on tchebycheff")
 
 
 def test_among_many_domains_a_single_best_one_is_still_compared_with_crossing():
@@ -343,7 +351,10 @@ def test_schedules_allowed_are_the_only_ones_used():
     [pytest.param(6, 4_000.0, id="plans-fit"), pytest.param(10, 40_000.0, id="nothing-fits")],
 )
 def test_the_time_limit_holds_for_the_largest_batches(domains, mparams):
-    """The clock counts calls of functions, so that the speed of this machine has no say."""
+    """The clock counts calls of functions, so that the speed of this machine has no say.
+
+    What was begun is ended: plans of so many microbatches that are timed together, then what is shown of them.
+    """
     calls = 0
 
     def count_calls(_frame, event, _argument):

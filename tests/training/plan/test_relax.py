@@ -44,6 +44,15 @@ def test_where_recomputation_is_enough_that_is_what_strata_says():
     assert plan(small, replace(asked, recompute=(Recompute.NONE, Recompute.FULL))).best is not None
 
 
+def test_where_no_card_computes_in_a_precision_those_that_all_have_are_named():
+    answer = plan(fleet(domain("a"), domain("b")), job(layers(4), batch=8, precision="fp8"))
+    assert answer.decision.choice is None
+    assert (
+        str(reason(answer, "needs-precision"))
+        == "no device has a rate for fp8; all have one for fp32 or bf16 or fp16"
+    )
+
+
 def test_a_layer_no_device_can_hold_needs_more_devices_than_there_are():
     answer = plan(fleet(domain("a", 1, accelerator=card(gib=4.0))), job(layers(4, mparams=9000.0), batch=1))
     assert reason(answer, "needs-devices").data["count"].startswith("over ")

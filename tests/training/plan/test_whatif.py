@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.errors import UsageError
+from strata.fleet.changes import apply_settings
 from strata.fleet.fleet import BandwidthCurve
 from strata.training.plan.comparison import compare
 from strata.training.plan.planner import plan_training
-from strata.training.plan.whatif import apply
-from strata.workload.job import Limits, Objective, Recompute
+from strata.training.plan.whatif import JOB_KEYS
+from strata.workload.job import Limits, Objective, Recompute, Schedule
+from strata.workload.schema import load_job
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
 from tests.support.laws import examples
 
@@ -36,6 +38,10 @@ SETTINGS = {
     "domain.East.accelerator=H100-SXM5-80GB": ["domain.East.accelerator: card -> H100-SXM5-80GB"],
     "job.global_batch=128": ["job.global_batch: 64 sequences -> 128 sequences"],
     "job.global_batch=1Mi tokens": ["job.global_batch: 64 sequences -> 256 sequences"],
+    "job.optimizer=sgd": ["job.optimizer: adamw -> sgd"],
+    "job.expert_imbalance=1.2": ["job.expert_imbalance: 1 -> 1.2"],
+    "job.schedules=gpipe,zb-h1": [f"job.schedules: {','.join(Schedule)} -> gpipe,zb-h1"],
+    "job.zero=2,3": ["job.zero: 0,1 -> 2,3"],
     "job.recompute=auto": ["job.recompute: none -> auto"],
     "job.local_steps=8,32": ["job.local_steps: 8 -> 8,32"],
     "job.local_steps=none": ["job.local_steps: 8 -> none"],
@@ -45,6 +51,9 @@ SETTINGS = {
     "job.minimize=cost": ["job.minimize: time -> cost"],
     "job.weights=1,0,0": ["job.weights: 0.4,0.3,0.3 -> 1,0,0"],
     "job.efficiency=0.5": ["job.efficiency: none -> 0.5"],
+    "job.software.dispatcher=flex": ["job.software.dispatcher: alltoall -> flex"],
+    "job.software.cuda_graphs=true": ["job.software.cuda_graphs: false -> true"],
+    "job.software.gradients=fp32": ["job.software.gradients: model -> fp32"],
     "job.limits.cost=$5": ["job.limits.cost: $9.00 -> $5.00"],
     "job.limits.cost=none": ["job.limits.cost: $9.00 -> none"],
     "job.limits.tokens_per_s=2k": ["job.limits.tokens_per_s: none -> 2,000"],
@@ -67,6 +76,10 @@ WHAT_IT_IS = [
     "job.limits.cost=$9",
     "job.limits.domains=none",
 ]
+
+
+def apply(hardware, work, settings):
+    return apply_settings(hardware, work, settings, keys=JOB_KEYS)
 
 
 def same_job(a, b):
@@ -183,9 +196,10 @@ def test_two_readings_of_a_name_are_told_apart_by_their_links():
         ("domain.East.num_gpus=many", "should be a valid integer"),
         ("domain.East.gpus_per_node=16", "a node of 16 is more than num_gpus (8)"),
         ("domain.East.accelerator=A9000X", "no accelerator 'A9000X' in the catalogue"),
+        ("job.model=gpt2", "'model' is what the layer table was computed from"),
         ("job.minimise=time", "unknown key 'minimise' (did you mean 'minimize'?)"),
         ("job.minimize=speed", "should be 'time', 'cost', 'reward' or 'tchebycheff'"),
-        ("job.sequence=8192", "'sequence' is what the layer table was computed from"),
+        ("job.sequence=8192", "the layers were measured at one sequence length"),
         ("job.global_batch=5000 tokens", "not a whole number of sequences of 4096 tokens"),
         ("job.global_batch=0", "0 is not a whole number from 1"),
         ("job.weights=1,2", "write three numbers"),
@@ -200,6 +214,20 @@ def test_a_wrong_setting_is_named_with_what_is_wrong(setting, said):
     message = fault(setting)
     assert message.startswith(f"{setting}: ")
     assert said in message
+
+
+def test_sequence_and_precision_are_what_the_file_says_then(tmp_path):
+    head = "apiVersion: strata/v1alpha1\nkind: TrainingJob\nname: j\nmodel: gpt2\n"
+    jobs = []
+    for rest in ("sequence: 512", "sequence: 1024, precision: fp8"):
+        train = f"train: {{global_batch: 1Mi tokens, sync: {{compress: int8}}, {rest}}}\n"
+        (tmp_path / "job.yaml").write_text(head + train)
+        jobs.append(load_job(tmp_path / "job.yaml"))
+    settings = ["job.sequence=1024", "job.precision=fp8", "job.global_batch=1Mi tokens"]
+    _, changed, _ = apply(fleet(domain("East")), jobs[0], settings)
+    assert repr(changed) == repr(jobs[1])
+    with pytest.raises(UsageError, match="learned positions for only 1024 tokens"):
+        apply(fleet(domain("East")), jobs[0], ["job.sequence=2048"])
 
 
 def test_all_wrong_settings_are_named_at_once():
@@ -242,7 +270,8 @@ def compared(settings, *, work=None, hardware=None):
 def test_nothing_moves_where_nothing_changes():
     found = compared(["link.A-B.bandwidth=20Gbps"])
     assert found.same_plan
-    assert (found.step_time_s_ratio, found.tokens_per_s_ratio, found.utilization_difference) == (1.0, 1.0, 0.0)
+    keys = ("step_time_s_ratio", "tokens_per_s_ratio", "utilization_difference")
+    assert [found.figures[key] for key in keys] == [1.0, 1.0, 0.0]
     assert (found.domains_added, found.domains_removed, found.appeared, found.gone) == ([], [], (), ())
     assert "stays as it is" in found.text
     assert "as before" in found.text
@@ -251,10 +280,10 @@ def test_nothing_moves_where_nothing_changes():
 def test_a_domain_behind_a_slow_link_leaves_and_the_link_is_named():
     found = compared(["link.A-B.bandwidth=10Mbps", "link.A-B.latency=2s"])
     assert len(found.domains_removed) == 1
-    assert found.kind[1] == "single"
-    assert found.step_time_s_ratio > 1 > found.tokens_per_s_ratio
-    assert found.step_time_s_ratio == pytest.approx(1 / found.tokens_per_s_ratio)
-    assert found.wan_bytes_per_step_difference < 0
+    assert found.figures["kind"]["new"] == "single"
+    assert found.figures["step_time_s_ratio"] > 1 > found.figures["tokens_per_s_ratio"]
+    assert found.figures["step_time_s_ratio"] == pytest.approx(1 / found.figures["tokens_per_s_ratio"])
+    assert found.figures["wan_bytes_per_step_difference"] < 0
     assert "single-domain-best" in [reason.token for reason in found.appeared]
     assert f"{found.domains_removed[0]} leaves: a step takes " in found.text
     assert "link " in found.text
@@ -265,7 +294,7 @@ def test_a_domain_that_gets_a_fast_link_joins():
     slow = fleet(domain("A", 4), domain("B", 4), gbps=0.01, ms=2000)
     found = compared(["link.A-B.bandwidth=20Gbps", "link.A-B.latency=5ms"], hardware=slow)
     assert len(found.domains_added) == 1
-    assert found.step_time_s_ratio < 1
+    assert found.figures["step_time_s_ratio"] < 1
     assert f"{found.domains_added[0]} joins: a step takes " in found.text
 
 
@@ -278,8 +307,8 @@ def test_the_shares_of_the_domains_add_up():
 
 def test_a_side_without_a_plan_has_its_reasons():
     found = compared(["job.limits.tokens_per_s=1T"])
-    assert found.kind[1] is None
-    assert found.step_time_s_ratio is None
+    assert found.figures["kind"]["new"] is None
+    assert found.figures["step_time_s_ratio"] is None
     assert [reason.token for reason in found.appeared] == ["needs-limit"]
     assert found.text.startswith("No plan fits any more: would be feasible with tokens_per_s relaxed")
     floor = job(layers(6), batch=32, limits=Limits(tokens_per_s=1e12))
@@ -292,7 +321,7 @@ def test_a_side_without_a_plan_has_its_reasons():
 def test_money_is_said_where_money_is_the_goal():
     found = compared(["job.minimize=cost"])
     assert "a million tokens cost $" in found.text
-    assert found.cost_usd_per_mtoken_ratio <= 1
+    assert found.figures["cost_usd_per_mtoken_ratio"] <= 1
 
 
 def test_a_job_keeps_what_is_not_set():

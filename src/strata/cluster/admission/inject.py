@@ -25,6 +25,7 @@ from strata.cluster.api.placement_annotation import (
     COUNTED,
     GATE,
     INJECTED,
+    LIMITS,
     PLACEMENT,
     VISIBLE,
     WAITING,
@@ -37,7 +38,15 @@ from strata.cluster.api.pod_form import check_pod, where_of
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
-from strata.fleet.slices import LIBRARY, PRELOAD, QuotaLimits, slice_environment
+from strata.fleet.slices import (
+    LIBRARY,
+    LIMITS_FILE,
+    PRELOAD,
+    PRELOAD_FILE,
+    QuotaLimits,
+    limits_file,
+    slice_environment,
+)
 from strata.names import closest
 
 CODE_IMAGE: Final = PREFIX + "code-image"
@@ -90,6 +99,8 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
         nodes = (injection.own.node,) if injection.own else placement.nodes
         spec["affinity"] = on_nodes(spec, nodes, instead_of=placement.nodes)
     annotations = {CONTAINER: injection.name, INJECTED: profile.name, **injection.counted()}
+    if limits := injection.limits():
+        annotations[LIMITS] = limits_file(limits, container=injection.name)
     if injection.own and injection.own.node:
         # Its own place alone: each pod of a thousand would carry a thousand, and all who watch would read them.
         annotations[PLACEMENT] = encode(replace(placement, pods=(injection.own,)))
@@ -211,6 +222,9 @@ class _Injection:
         limits = (
             {"name": "strata-quota", "mountPath": _LIBRARY_FOLDER, "readOnly": True},
             {"name": "strata-ledger", "mountPath": LEDGER_FOLDER},
+            # For who comes without the environment: a login, `env -i`.
+            {"name": "strata-preload", "mountPath": PRELOAD_FILE, "readOnly": True},
+            {"name": "strata-limits", "mountPath": LIMITS_FILE, "subPath": "limits", "readOnly": True},
         )
         mounts = [
             {"name": _volume(mount.name), "mountPath": mount.container_path, "readOnly": mount.is_read_only}
@@ -239,12 +253,16 @@ class _Injection:
                 env.append({"name": name, "valueFrom": reference})
         if self.checkpoint:
             env.append({"name": CHECKPOINT_ENV, "value": self.checkpoint})
-        if self.memory_bytes is not None:
-            # The container sees one device, so in there it is number 0.
-            limits = QuotaLimits(int(self.memory_bytes), self.placement.cores_share or None, device=0)
-            ledger = f"{LEDGER_FOLDER}/quota.ledger"
-            env += ({"name": k, "value": v} for k, v in slice_environment(limits, ledger=ledger).items())
+        env += ({"name": name, "value": value} for name, value in self.limits().items())
         return env
+
+    def limits(self) -> dict[str, str]:
+        """Return the variables that limit a fraction; none for whole devices."""
+        if self.memory_bytes is None:
+            return {}
+        # The container sees one device, so in there it is number 0.
+        limits = QuotaLimits(int(self.memory_bytes), self.placement.cores_share or None, device=0)
+        return slice_environment(limits, ledger=f"{LEDGER_FOLDER}/quota.ledger")
 
 
 def _volumes(profile: RuntimeProfile, memory_bytes: float | None) -> list[Mapping[str, Any]]:
@@ -256,8 +274,25 @@ def _volumes(profile: RuntimeProfile, memory_bytes: float | None) -> list[Mappin
         volumes += [
             {"name": "strata-quota", "hostPath": {"path": _LIBRARY_FOLDER, "type": "Directory"}},
             {"name": "strata-ledger", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+            {
+                "name": "strata-preload",
+                "hostPath": {"path": f"{_LIBRARY_FOLDER}/{PurePosixPath(PRELOAD_FILE).name}", "type": "File"},
+            },
+            # The limits for the container; all three for who exports what the node's slices hold (`node_slices`).
+            {"name": "strata-limits", "downwardAPI": {"items": [_item(*each) for each in _TOLD]}},
         ]
     return volumes
+
+
+_TOLD: Final = (
+    ("limits", f"metadata.annotations['{LIMITS}']"),
+    ("pod", "metadata.name"),
+    ("namespace", "metadata.namespace"),
+)
+
+
+def _item(path: str, field: str) -> Mapping[str, Any]:
+    return {"path": path, "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
 
 
 def _volume(name: str) -> str:

@@ -12,6 +12,7 @@ from strata.cluster.api.placement_annotation import (
     FIRST,
     GANG,
     INJECTED,
+    LIMITS,
     MANAGED,
     PER_JOB,
     PLACEMENT,
@@ -20,7 +21,7 @@ from strata.cluster.api.placement_annotation import (
 )
 from strata.errors import BadFile, Fault
 
-WRITTEN: Final = (PLACEMENT, GANG, FIRST, PER_JOB, INJECTED, COUNTED, WAITING, VISIBLE, PREFIX + "offer")
+WRITTEN: Final = (PLACEMENT, GANG, FIRST, PER_JOB, INJECTED, COUNTED, WAITING, VISIBLE, LIMITS, PREFIX + "offer")
 """Annotations only strata writes: what a new job brings along of them was copied from another."""
 
 

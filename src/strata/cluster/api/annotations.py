@@ -34,7 +34,7 @@ FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
 LEVELS: Final = ("node", "rdma", "rack")
 OTHERS: Final = (
     "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
-    "checkpoint", "checkpoint-dir", "claim", "injected", "container", "counted", "waiting", "visible",
+    "checkpoint", "checkpoint-dir", "claim", "injected", "container", "counted", "waiting", "visible", "limits",
 )  # fmt: skip
 """Our keys outside the claim: what the controller and the webhook write or read."""
 
@@ -51,11 +51,9 @@ def has_claim(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(PREFIX) and key.removeprefix(PREFIX) not in OTHERS for key in annotations)
 
 
-def read_claim(
-    annotations: Mapping[str, str], *, name: str, namespace: str = "default", kind: str = "pod"
-) -> Claim:
+def read_claim(annotations: Mapping[str, str], *, name: str, namespace: str = "default") -> Claim:
     """Return what an object's annotations ask for. Raises BadFile with every fault, each naming its key."""
-    return _Reader(annotations, f"{kind} {namespace}/{name}").claim(name, namespace)
+    return _Reader(annotations, f"pod {namespace}/{name}").claim(name, namespace)
 
 
 class _Reader:

@@ -203,6 +203,12 @@ class Api:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
         self._gone("POST", self._path(POD, name, namespace, "eviction"), body=body)
 
+    def log(self, name: str, namespace: str = "", *, tail: int | None = None) -> str:
+        """Return what a pod's first container wrote, or the last lines of it."""
+        wanted = {} if tail is None else {"tailLines": str(tail)}
+        request = self._http.build_request("GET", self._path(POD, name, namespace, "log"), params=wanted)
+        return str(self._send(request).text)
+
     def minor_version(self) -> int:
         """Return the 36 of a 1.36 API server. Raises ApiFailed."""
         minor = str(self._ask("GET", "/version").get("minor"))

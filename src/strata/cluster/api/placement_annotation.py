@@ -40,6 +40,8 @@ CONTAINER: Final = PREFIX + "container"
 """Annotation of a pod: the container that gets the devices."""
 COUNTED: Final = PREFIX + "counted"
 """Annotation of a pod: the vendor's resource it counted devices by, before its own was injected."""
+LIMITS: Final = PREFIX + "limits"
+"""Annotation of a pod with a fraction: what its container finds in a file (`slices.LIMITS_FILE`)."""
 
 INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",

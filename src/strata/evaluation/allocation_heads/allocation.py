@@ -18,7 +18,7 @@ from strata.arrays import Floats
 from strata.decision import Reason
 from strata.evaluation.allocation_heads.layered import Counts, Layered
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.problem import CommonConfig, Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.unit import Inner, Units
 from strata.workload.job import Recompute
@@ -63,7 +63,7 @@ class Allocator:
     """Makes plans of ratios. What was built for a problem is kept, so that many ratios cost little more."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem = problem = problem.undivided
         self._layered = Layered(problem)
         self._units = Units(problem, fastest=SHAPES)
         self._menus: dict[tuple[Counts, Counts], list[TrainingPlan]] = {}
@@ -132,7 +132,7 @@ class Allocator:
         samples = largest_remainder(shares, self.problem.job.global_batch)
         parts = []
         for i in np.flatnonzero(shares):
-            inners = self._units.inners((int(i),), size, recompute)
+            inners = self._units.inners((int(i),), CommonConfig(size, recompute))
             ways = [(inner, -(-samples[i] // inner.samples)) for inner in inners]
             if not ways:
                 return None

@@ -47,7 +47,7 @@ class Layered:
     """Pipelines of one problem, by the layers its domains hold."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem = problem.undivided
         self._sketches: dict[tuple[int, ...], tuple[float, float]] = {}
         self._splits: dict[object, tuple[int, ...] | None] = {}
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.scheduling.index import Index
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.placement.loopback import round_trips
 from strata.evaluation.placement.quality import policies, replay
 from strata.evaluation.placement.rate import pace
 from strata.evaluation.placement.synthetic import synthetic_cluster, synthetic_trace
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
 SIZES: Final = (500, 1000, 5000)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from strata.errors import need
-from strata.evaluation.bench.progress import Progress, silent
 from strata.files import bundled_names
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 from strata.training.hi_ppo.policy import load_policy
 from strata.units import show_time

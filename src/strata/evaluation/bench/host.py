@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.evaluation.bench.host_trace import perf_text
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.fault_injection import trials
-from strata.evaluation.noisy_neighbours import neighbours, overhead
+from strata.evaluation.noisy_neighbours import agent_cost, neighbours, overhead
 from strata.evaluation.noisy_neighbours.gains import measure as measure_gains
 from strata.evaluation.noisy_neighbours.turns import Patience
 from strata.host.analysis.report import report_of
@@ -24,6 +23,7 @@ from strata.host.signals import stoppable
 from strata.host.trace.events import Names
 from strata.host.trace.lines import read_line
 from strata.host.trace.read import read_trace
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
 SEED: Final = 1
@@ -51,6 +51,7 @@ def measure(
                 for portion in perf_text(events, seed=SEED):
                     file.write(portion)
             data = _measured(made)
+    data["agent"] = agent_cost.measure().to_dict()
     data["diagnosis"] = _diagnosis(seeds, live=live, progress=progress)
     data |= _kernel(rounds, patience, gains=live, progress=progress)
     return data, patience.is_over
@@ -136,6 +137,12 @@ def show(data: Mapping[str, Any]) -> Shown:
         ["most memory", f"{data['peak_memory_bytes'] / 2**20:,.0f} MiB"],
     ]
     yield rows(["", "CPU time, one thread"], body)
+    agent = data["agent"]
+    yield ""
+    yield (
+        f"host agent, a look every {agent['interval_s']:.0f} s at {agent['threads']:,} threads: "
+        f"{agent['cpu_share']:.2%} of one CPU"
+    )
     trials = data["diagnosis"]
     disturbed = f", {trials['disturbed']} more were disturbed by others" if trials["disturbed"] else ""
     yield ""

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.learning import ppo
 from strata.learning.curriculum import WorldEnv, training_environment
 from strata.learning.draws import draws
@@ -19,6 +18,7 @@ from strata.learning.settings import Curriculum, PpoSettings
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
 _EPOCHS: Final = 2

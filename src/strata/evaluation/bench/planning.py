@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.fleet.catalogue import accelerator
 from strata.fleet.schema import load_fleet
 from strata.fleet.synthetic import random_fleet
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.planner import plan_training

@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.error_plot import PlottedRun, write_plot
 from strata.evaluation.published_benchmarks.published_layout import evaluate
 from strata.evaluation.published_benchmarks.published_run import PublishedRun
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
 FULLY_SHARDED: Final = 3
@@ -21,13 +21,15 @@ _SIZES: Final = (0, 16, 128, 1024, 100_000)
 def measure(runs: Sequence[PublishedRun], *, progress: Progress = silent) -> dict[str, Any]:
     """Predict every run of a table; errors are relative and null where `step_s` is not given.
 
-    means: by source, error is the mean absolute one, bias the mean. pairs_ranked: of all pairs of plans of one job
-    on the same machines whose times are known, the share ranked as measured; null where there is none.
+    memory_error: of `memory_bytes`, in rows whose peak was published.
+    means: by source, error is the mean absolute one, bias the mean. pairs_ranked: of all pairs of layouts of one
+    job on the same machines whose times are known, the share ranked as measured; null where there is none.
     """
     predicted = list[dict[str, Any]]()
     with progress("predicting", total=len(runs)) as advance:
         for run in runs:
-            report = evaluate(run).report
+            choice = evaluate(run)
+            report = choice.report
             predicted.append(
                 {
                     "row": run.row,
@@ -37,17 +39,20 @@ def measure(runs: Sequence[PublishedRun], *, progress: Progress = silent) -> dic
                     "measured_s": run.step_s,
                     "error": None if run.step_s is None else report.step_time_s / run.step_s - 1,
                     "fits_memory": report.fits_memory,
+                    "memory_bytes": choice.reserved_bytes,
                 }
             )
+            if run.memory_bytes is not None:
+                predicted[-1]["memory_error"] = choice.reserved_bytes / run.memory_bytes - 1
             advance(len(predicted))
     return {"rows": predicted, "means": _means(predicted), "pairs_ranked": _ranked(runs, predicted)}
 
 
-def _means(predicted: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> dict[str, Any]:
+def _means(predicted: Sequence[dict[str, Any]], names: Sequence[str] = (), error: str = "error") -> dict[str, Any]:
     """Return the means by name of each row, its source unless `names` are given."""
     errors: dict[str, list[float]] = defaultdict(list)
     for name, row in zip(names or [row["source"] for row in predicted], predicted, strict=True):
-        errors[name] += [] if row["error"] is None else [row["error"]]
+        errors[name] += [] if row.get(error) is None else [row[error]]
     return {
         name: {
             "error": sum(map(abs, values)) / len(values) if values else None,
@@ -84,15 +89,15 @@ def _kind(run: PublishedRun) -> str:
 
 
 def _ranked(runs: Sequence[PublishedRun], predicted: Sequence[dict[str, Any]]) -> float | None:
-    jobs: dict[object, list[tuple[float, float]]] = defaultdict(list)
+    jobs: dict[object, list[tuple[float, float, object]]] = defaultdict(list)
     for run, row in zip(runs, predicted, strict=True):
         if run.step_s is not None:
-            jobs[run.job].append((run.step_s, row["predicted_s"]))
+            jobs[run.job].append((run.step_s, row["predicted_s"], run.layout))
     right = [
         (a[0] - b[0]) * (a[1] - b[1]) > 0
         for plans in jobs.values()
         for a, b in combinations(plans, 2)
-        if a[0] != b[0]
+        if a[0] != b[0] and a[2] != b[2]
     ]
     return sum(right) / len(right) if right else None
 
@@ -115,10 +120,12 @@ def show(runs: Sequence[PublishedRun], data: dict[str, Any]) -> Shown:
         ],
         right=(0, 3, 4, 5),
     )
+    peaks = {name: mean for name, mean in _means(data["rows"], error="memory_error").items() if mean["rows"]}
     for head, means in (
         ("source", data["means"]),
         ("cards", dict(sorted(_means(data["rows"], [_size(run) for run in runs]).items()))),
         ("plan", _means(data["rows"], [_kind(run) for run in runs])),
+        *([("memory of", peaks)] if peaks else []),
     ):
         body = [
             (name, str(mean["rows"]), _percent(mean["error"], signed=False), _percent(mean["bias"]))

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
 from strata.evaluation.replan_ladder import RUNGS, Climb, climb_all, gaps
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 

@@ -7,9 +7,9 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.bench.routing_overload import overload
 from strata.evaluation.bench.routing_rate import decision_times, random_layout
+from strata.progress import Progress, silent
 from strata.serving.routing.make import RoutingStrategy, make_router
 from strata.tables import Shown, rows
 from strata.workload.huggingface import model

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.case_file import CaseFile, CasePoint, TrainingCase, read_cases
 from strata.evaluation.published_benchmarks.formulas import FormulaScorer
 from strata.evaluation.published_benchmarks.search.point import search_point
+from strata.progress import Progress, silent
 from strata.tables import Line, Shown, rows
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.evaluation.bench.progress import Progress, silent
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
+from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
 SIZES: Final = ((4, 8), (16, 16), (32, 32))

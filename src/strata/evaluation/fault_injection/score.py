@@ -12,7 +12,8 @@ from strata.host.machine.steal import Steal
 
 TRAINER: Final = "trainer_main"
 DISTURBED: Final = 0.05
-"""Of a quiet run's CPUs: if someone of high priority has more, it is not quiet (a wait of 5 % is a warning)."""
+"""Of a quiet run's CPUs: if someone has more, it is not quiet (a wait of 5 % is a warning). Whatever the priority:
+threads of a hundredth of the trainer's weight that had 17 % of its CPUs held it up for 5 % (measured)."""
 NO_ONE: Final = frozenset({"steal-time"})
 """Findings that a quiet run may raise: that the hypervisor takes CPUs away is true, whatever else runs."""
 
@@ -36,7 +37,7 @@ class TrialOutcome:
     """A trial and the culprit that was named, "" for none; `tokens` are the findings of warning or above.
 
     Of the time of the trainer's CPUs, by who ran there: `culprit` is the culprit's share, `others` the largest of
-    anyone who has nothing to do with the trial; in a quiet one, of anyone of high priority.
+    anyone who has nothing to do with the trial.
     `tries` is how often it was made.
     """
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from strata.evaluation.fault_injection.live import NICE, FaultMissing, record_trial
+from strata.evaluation.fault_injection.live import FaultMissing, record_trial
 from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.evaluation.fault_injection.score import DiagnosisScore, Trial, TrialOutcome, outcome_of, score
 from strata.host.analysis.report import report_of
@@ -21,8 +20,6 @@ from strata.host.trace.read import read_trace
 
 Recorder = Callable[..., Trial]
 """Makes a fault and records it: `record_trial`."""
-STRONG: Final = 120 + NICE + 10
-"""Kernel priority (less is more) of who has a tenth of the weight of a trial's threads."""
 TRIES: Final = 2
 """Of a trial that others disturb; then it is left out of the score, and counted."""
 
@@ -69,7 +66,7 @@ def live_trial(fault: InjectedFault, *, seed: int, trace: Path, record: Recorder
     for tries in range(1, TRIES + 1):
         trial = record(fault, seed=seed, trace=trace)
         view = _view(trace, trial)
-        shares = _shares(view, trial.trainer, only=None if trial.injected else _strong(trace))
+        shares = _shares(view, trial.trainer)
         culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
         shares.pop(trial.trainer, None)
         outcome = outcome_of(
@@ -90,16 +87,10 @@ def _view(trace: Path, trial: Trial) -> TraceView:
     return TraceView(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
 
 
-def _strong(trace: Path) -> set[int]:
-    """Return the ids of threads that ran at a priority that counts beside a trial's threads, or above it."""
-    ran = re.findall(rb" next_pid=([1-9]\d*) next_prio=(-?\d+)", trace.read_bytes())
-    return {int(tid) for tid, priority in set(ran) if int(priority) <= STRONG}
-
-
-def _shares(view: TraceView, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
+def _shares(view: TraceView, trainer: str) -> dict[str, float]:
     """Return who had the CPUs that the trainer ran on or waited for, for which share of the time.
 
-    Threads and interrupts; `only`: threads of these ids alone.
+    Threads and interrupts.
     """
     runs, waits, interrupts = view.on_cpu, view.delays, view.interrupts
     trainers = [task for task in range(len(view.tasks)) if view.name(task) == trainer]
@@ -112,13 +103,10 @@ def _shares(view: TraceView, trainer: str, *, only: Collection[int] | None) -> d
     cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
     all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
-    is_ours = (runs.task >= 0) & np.isin(runs.cpu, cpus)
-    if only is not None:
-        is_ours &= np.isin(view.tasks.tid[runs.task], list(only))
-    ours = np.flatnonzero(is_ours)
+    ours = np.flatnonzero((runs.task >= 0) & np.isin(runs.cpu, cpus))
     for task, ns in zip(runs.task[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
         shares[view.name(task)] += ns / all_ns
-    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus) & (only is None))
+    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus))
     held_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
     for cause, ns in zip(interrupts.cause[ours].tolist(), held_ns.tolist(), strict=True):
         shares[interrupts.causes[cause]] += ns / all_ns

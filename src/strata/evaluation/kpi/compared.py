@@ -66,5 +66,6 @@ def compare(study: Study, instance: PlanningCase) -> Compared | None:
 
 def uniform_data_parallel(study: Study, problem: Problem) -> Evaluated | None:
     """Return the fastest synchronous data-parallel plan that gives every domain the same share."""
+    problem = problem.evenly_recomputed
     plans = [data_parallel(problem, setting) for setting in problem.configs]
     return best(evaluate(problem, study.context(), [plan for plan in plans if plan is not None]))

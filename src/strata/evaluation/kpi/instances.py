@@ -89,9 +89,9 @@ class PlanningCase:
 PLANS: Final = Series(900_000, (3, 4, 5, 6, 7, 8), devices=64, full=24, quick=6)
 FRONTS: Final = Series(910_000, (7, 8, 5, 6), devices=32, full=24, quick=4)
 LATENCY: Final = Series(920_000, (2, 4, 8, 10, 16, 32), devices=64, full=0, quick=0)
-NETWORK: Final = Series(930_000, (3, 4, 5, 6), devices=64, full=24, quick=6)
-COORDINATION: Final = Series(970_000, (4, 6, 8, 10), devices=64, full=20, quick=4)
-LOAD: Final = Series(940_000, (3, 4, 5, 6), devices=64, full=24, quick=6)
+NETWORK: Final = Series(930_000, (3, 4, 5, 6), devices=64, full=8, quick=2)
+COORDINATION: Final = Series(970_000, (4, 6, 8, 10), devices=64, full=8, quick=2)
+LOAD: Final = Series(940_000, (3, 4, 5, 6), devices=64, full=8, quick=2)
 QUEUES_SEED: Final = 950_000
 SITES_SEED: Final = 960_000
 

@@ -17,6 +17,7 @@ from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import efficient, efficient_routes
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import within_limits
+from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
 FEWEST: Final = 5
@@ -56,9 +57,11 @@ def _config_of(problem: Problem, plan: TrainingPlan) -> ParallelConfig | None:
     [pipeline] = plan.pipelines
     ranks = max(stage.tensor_parallel for stage in pipeline.stages)
     held = {name: sum(stage.domain == name for stage in pipeline.stages) for name in plan.domains}
+    # Where stages recompute as many layers as they must, the setting is that of none.
+    mode = plan.recompute if plan.recompute in problem.modes else Recompute.NONE
     for config in problem.configs:
         shape = (config.microbatch_size, config.data_parallel, config.recompute, config.tensor_parallel)
-        if shape == (plan.microbatch_size, pipeline.replicas, plan.recompute, ranks) and all(
+        if shape == (plan.microbatch_size, pipeline.replicas, mode, ranks) and all(
             problem.stages(problem.fleet.domain(name), config) == count for name, count in held.items()
         ):
             return config

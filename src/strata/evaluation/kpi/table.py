@@ -34,13 +34,13 @@ ALONE: Final[dict[str, Callable[[Study], Kpi]]] = {
     "intra_domain_latency_s": intra_domain_latency.measure,
     "utilization_improvement": utilization_improvement.measure,
     "coordination_time_s": coordination_time.measure,
+    "allocation_error": allocation_error.measure,
     "load_stability": load_stability.measure,
     "network_degradation": network_degradation.measure,
 }
 SHARING: Final[dict[str, Callable[[Study, list[Compared]], Kpi]]] = {
     "training_time_reduction": training_time_reduction.measure,
     "communication_cost_reduction": communication_cost_reduction.measure,
-    "allocation_error": allocation_error.measure,
 }
 """Rows over the same comparisons, which are made once."""
 

@@ -21,7 +21,7 @@ _SHAPES: Final = (
     ("#E69F00", '<path d="M-5 -5L0 5L5 -5Z"/>'), ("#56B4E9", '<path d="M-5 -2H5V2H-5Z"/>'),
     ("#F0E442", '<path d="M-2 -5V5H2V-5Z"/>'), ("#444444", '<path d="M-5 0L5 -5V5Z"/>'),
 )  # fmt: skip
-"""A colour of Okabe and Ito's palette and a shape for each source, which so can be told apart without colours."""
+"""A colour of Okabe and Ito's palette and a shape for each source, so that they differ without colours too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,100 +1,99 @@
-"""A sweep over offered load: the same traces under every scheduler, as arrays for statistics."""
+"""A sweep over offered load: the same traces under every rule of the one loop, as arrays for statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
-from strata.evaluation.queueing.grid import Grid
-from strata.evaluation.queueing.run import simulate, together
-from strata.evaluation.queueing.snapshot import QueueScheduler
-from strata.evaluation.queueing.trace import LARGEST, draw, sizes_of
-from strata.fleet.dynamics.regimes import Regimes
+from strata.control.core import Scheduler
+from strata.control.replay import run
+from strata.control.state import JobSpec
+from strata.evaluation.queueing.plans import NODE_DEVICES, kind, planner
+from strata.evaluation.queueing.trace import QueueTrace, draw
+from strata.fleet.fleet import Fleet
 from strata.stats import Interval, bootstrap
-from strata.workload.arrivals import TRACES
 
-LOADS: Final = (0.5, 0.7, 0.9, 1.05, 1.2)
-JOBS: Final = 1000
-FIGURES: Final = (
-    "utilization",
-    "held",
-    "goodput",
-    "mean_wait_s",
-    "p95_wait_s",
-    "deadline_misses",
-    "spans",
-    "moves",
-)
+LOADS: Final = (0.7, 0.9, 1.2)
+JOBS: Final = 250
+FIGURES: Final = ("utilization", "mean_completion_s", "p95_completion_s", "mean_wait_share", "switches")
+NEVER_S: Final = 1e9
 
 
 @dataclass(frozen=True, eq=False)
 class LoadSweep:
-    """figures: name -> [S, L, N], S schedulers, L loads, N traces; trace n is the same for every scheduler."""
+    """figures: name -> [S, L, N], S rules, L loads, N traces; trace n is the same for every rule."""
 
-    schedulers: tuple[str, ...]
+    rules: tuple[str, ...]
     loads: tuple[float, ...]
     figures: dict[str, Floats]
-    events: int
 
-    def of(self, scheduler: str, figure: str = "utilization") -> Floats:
-        """Return one figure of one scheduler [L, N]. Raises ValueError or KeyError for what there is not."""
-        return np.asarray(self.figures[figure][self.schedulers.index(scheduler)])
+    def of(self, rule: str, figure: str = "utilization") -> Floats:
+        """Return one figure of one rule [L, N]. Raises ValueError or KeyError for what there is not."""
+        return np.asarray(self.figures[figure][self.rules.index(rule)])
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerGain:
-    """How much more of a figure one scheduler gives than another: relative to the other's mean, and absolute."""
+class Gain:
+    """How much more of a figure one rule gives than another: relative to the other's mean, and absolute."""
 
     relative: Interval
     absolute: Interval
 
 
-def regular_grid(*, local_steps: tuple[int, ...] = (1, 8, 32, 128), gbps: float = 10.0) -> Grid:
-    """Return four domains of 32 nodes, each pair on 10 Gbit/s and 15 ms, with bad half hours: all assumed.
+def played(fleet: Fleet, trace: QueueTrace, scheduler: Scheduler) -> dict[str, float]:
+    """Return the figures of a trace, run until its last job has ended.
 
-    A link is good for 6 hours, then half or 0.15 of its bandwidth for half an hour, on average.
+    utilization: what was trained until the trace's end, in device-seconds at the speed of one domain, over all
+    device-seconds until then. mean_wait_share: of the time from submit to end, what was not training.
     """
-    episodes = Regimes((6 * 3600.0, 1800.0, 1800.0))
-    return Grid.alike(4, 32, gbps=gbps, latency_s=0.015, dynamics=episodes, local_steps=local_steps)
+    alone, specs = planner(spans=False), []
+    rates = {}
+    for number, job in enumerate(trace.jobs):
+        training = kind(job.nodes, job.home)
+        rates[f"job{number}"] = rate = float(alone(fleet, training).nominal[0])
+        steps = max(1, round(job.run_s * rate))
+        specs.append(JobSpec(f"job{number}", training, steps, submitted_s=job.arrival_s))
+    result = run(fleet, specs, scheduler, trace=None, end_s=NEVER_S, mark_s=trace.end_s)
+    completion_s = np.array([result.ends_s[spec.name] - spec.submitted_s for spec in specs])
+    run_s = np.array([spec.steps / rates[spec.name] for spec in specs])
+    useful = sum(
+        result.marked.get(spec.name, 0.0) / rates[spec.name] * job.nodes
+        for spec, job in zip(specs, trace.jobs, strict=True)
+    )
+    nodes = sum(domain.num_devices for domain in fleet.domains) / NODE_DEVICES
+    return {
+        "utilization": float(useful / (nodes * trace.end_s)),
+        "mean_completion_s": float(completion_s.mean()),
+        "p95_completion_s": float(np.quantile(completion_s, 0.95)),
+        "mean_wait_share": float(1 - (run_s / completion_s).mean()),
+        "switches": float(result.switches),
+    }
 
 
 def sweep(
-    schedulers: Sequence[QueueScheduler],
-    *,
-    grid: Grid,
-    skew: float,
-    seeds: Sequence[int],
-    loads: Sequence[float] = LOADS,
-    jobs: int = JOBS,
-    trace: str = "kalos",
-    largest: float = LARGEST,
-) -> LoadSweep:
-    """Run every scheduler on the same traces, one a seed and load; a seed has the same jobs at every load.
-
-    Of the schedulers only home queues look at homes: at another skew the others give the same figures.
-    """
-    sizes = sizes_of(TRACES[trace])
-    figures = {name: np.zeros((len(schedulers), len(loads), len(seeds))) for name in FIGURES}
-    events = 0
+    rules: Mapping[str, Callable[[], Scheduler]], *,
+    fleet: Fleet, skew: float, seeds: Sequence[int], loads: Sequence[float] = LOADS, jobs: int = JOBS,
+    advance: Callable[[float], None] = lambda _share: None,
+) -> LoadSweep:  # fmt: skip
+    """Run every rule on the same traces, one a seed and load; a seed has the same jobs at every load."""
+    schedulers = {name: make() for name, make in rules.items()}
+    nodes = tuple(domain.num_devices // NODE_DEVICES for domain in fleet.domains)
+    figures = {name: np.zeros((len(rules), len(loads), len(seeds))) for name in FIGURES}
     for at, load in enumerate(loads):
-        traces = [
-            draw(grid, load=load, jobs=jobs, skew=skew, sizes=sizes, rng=np.random.default_rng((seed, 0)),
-                 links_of=np.random.default_rng((seed, 1)), largest=largest)
-            for seed in seeds
-        ]  # fmt: skip
-        for which, scheduler in enumerate(schedulers):
-            outcomes = together([simulate(grid, arrivals, scheduler) for arrivals in traces], scheduler)
-            events += sum(outcome.events for outcome in outcomes)
-            for name, values in figures.items():
-                values[which, at] = [getattr(outcome, name) for outcome in outcomes]
-    return LoadSweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), figures, events)
+        for n, seed in enumerate(seeds):
+            trace = draw(nodes, load=load, jobs=jobs, skew=skew, rng=np.random.default_rng((seed, 0)))
+            for which, scheduler in enumerate(schedulers.values()):
+                for name, value in played(fleet, trace, scheduler).items():
+                    figures[name][which, at, n] = value
+            advance((at * len(seeds) + n + 1) / (len(loads) * len(seeds)))
+    return LoadSweep(tuple(rules), tuple(loads), figures)
 
 
-def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> SchedulerGain:
+def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> Gain:
     """Return the gain of `new` over `old` [..., N], means over all but the traces; traces are redrawn as pairs."""
     first, other = (values.reshape(-1, values.shape[-1]).mean(axis=0) for values in (new, old))
 
@@ -104,4 +103,4 @@ def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> SchedulerGain
 
     pairs = np.arange(len(first), dtype=np.float64)
     absolute = bootstrap(lambda rows: float((first - other)[rows.astype(np.int64)].mean()), pairs, rng=rng)
-    return SchedulerGain(bootstrap(relative, pairs, rng=rng), absolute)
+    return Gain(bootstrap(relative, pairs, rng=rng), absolute)

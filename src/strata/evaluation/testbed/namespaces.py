@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import IO, Final, Self
@@ -102,16 +102,20 @@ class Namespaces:
 
     def shape(self, shape: LinkShape) -> None:
         """Give every link this bandwidth and latency, from the next packet on."""
-        for source, dest in self._ends():
+        self.shape_links(shape, self._ends())
+        for relay in self._relays:
+            _pipe(relay.stdin).write(f"{shape.latency_s}\n")
+            _pipe(relay.stdin).flush()
+
+    def shape_links(self, shape: LinkShape, links: Iterable[tuple[int, int]]) -> None:
+        """Give directed links, (source, dest), this bandwidth from the next packet on; latency is every link's."""
+        for source, dest in links:
             tc = ("tc", "-n", self.names[source], "qdisc", "replace", "dev", _device(dest))
             if self._has_netem:
                 _do(*tc, "root", "handle", "1:", *shape.netem())
                 _do(*tc, "parent", "1:1", "handle", "2:", *shape.tbf())
             else:
                 _do(*tc, "root", "handle", "1:", *shape.tbf())
-        for relay in self._relays:
-            _pipe(relay.stdin).write(f"{shape.latency_s}\n")
-            _pipe(relay.stdin).flush()
 
     def command(self, domain: int, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs `arguments` in a domain."""

@@ -14,6 +14,7 @@ from strata.arrays import Floats
 from strata.errors import BadFile, Fault
 from strata.files import read_text
 from strata.fleet.dynamics.process import Shape
+from strata.names import closest
 
 _SLACK_S = 1e-6
 """A clock summed from steps of 0.1 s stands a hair before the row it means; a microsecond forgives that."""
@@ -44,59 +45,78 @@ class Replay:
         return np.asarray(self.factors[row, np.arange(self.factors.shape[1])])
 
 
-def read_replay(path: str | Path, *, links: Sequence[str]) -> Replay:
+def read_replay(path: str | Path, *, links: Sequence[str], may_end_down: bool = False) -> Replay:
     """Read a trace: a column `time_s` and a column of factors for each link that is not always at its base value.
 
     links: the names of the columns ("A>B"), in the order of the factors. Raises BadFile with every fault and its
-    line: an unknown, missing or repeated column, a row of another length, a negative or unreadable factor, a
-    time that does not increase, a link that stays at 0 for ever.
+    place: an unknown, missing or repeated column, a row of another length, a negative or unreadable factor, a
+    time that does not increase, a link that stays at 0 for ever (unless `may_end_down`: the trace ends there).
     """
     name, faults = str(path), list[Fault]()
     lines = csv.reader(read_text(path).splitlines())
-    header = [column.strip() for column in next(lines, [])]
+    cells = next(lines, [])
+    header = [column.strip() for column in cells]
     if "time_s" not in header:
-        faults.append(Fault(name, "no column 'time_s'", 1))
-    unknown = (column for column in header if column not in ("time_s", *links))
-    faults.extend(Fault(name, f"no link is named {column!r} (a link is A>B)", 1) for column in unknown)
-    twice = (column for column in sorted(set(header)) if header.count(column) > 1)
-    faults.extend(Fault(name, f"column {column!r} is given twice", 1) for column in twice)
-    if faults:
-        raise BadFile(faults)
-    rows: list[dict[str, float]] = []
+        faults.append(Fault(name, "no column 'time_s'", 1, 1))
+    for number, column in enumerate(header):
+        place = _column(cells, number)
+        if column not in ("time_s", *links):
+            near = closest(column, links)
+            hint = f"; did you mean {near!r}?" if near else f" (such as {links[0]!r})" if links else ""
+            faults.append(Fault(name, f"no link is named {column!r}{hint}", 1, place))
+        if column in header[:number]:
+            faults.append(Fault(name, f"column {column!r} is given twice", 1, place))
+    times, rows = list[float](), list[dict[str, float]]()
     for cells in lines:
-        if not cells:
-            continue
-        try:
-            rows.append(_row(header, cells, after_s=rows[-1]["time_s"] if rows else -math.inf))
-        except ValueError as error:
-            faults.append(Fault(name, str(error), lines.line_num))
-    if not rows and not faults:
-        faults.append(Fault(name, "has no rows", 1))
+        if cells:
+            row = _row(header, cells, name, lines.line_num, faults)
+            time_s = row.get("time_s", math.inf)
+            if times and time_s <= times[-1]:
+                place = _column(cells, header.index("time_s"))
+                message = f"time_s {time_s:g} does not come after {times[-1]:g}"
+                faults.append(Fault(name, message, lines.line_num, place))
+            elif math.isfinite(time_s):
+                times.append(time_s)
+            rows.append(row)
+    if not rows:
+        faults.append(Fault(name, "has no rows", 1, 1))
     # The last row holds for ever: a step that sends over such a link would never end.
-    dead = [link for link in links if rows and rows[-1].get(link) == 0]
-    faults.extend(
-        Fault(name, f"the last factor of {link} is 0: it would stay down for ever", lines.line_num)
-        for link in dead
-    )
+    for link in links if rows and not may_end_down else ():
+        if rows[-1].get(link) == 0:
+            message = f"the last factor of {link} is 0: it would stay down for ever"
+            faults.append(Fault(name, message, lines.line_num, _column(cells, header.index(link))))
     if faults:
         raise BadFile(faults)
-    factors = np.array([[row.get(link, 1.0) for link in links] for row in rows])
-    return Replay(np.array([row["time_s"] for row in rows]), factors)
+    return Replay(np.array(times), np.array([[row.get(link, 1.0) for link in links] for row in rows]))
 
 
-def _row(header: Sequence[str], cells: Sequence[str], *, after_s: float) -> dict[str, float]:
+def _row(
+    header: Sequence[str], cells: Sequence[str], name: str, line: int, faults: list[Fault]
+) -> dict[str, float]:
+    """Return the figures of a row that can be used; what is wrong with the others is added to `faults`."""
     if len(cells) != len(header):
-        raise ValueError(f"has {len(cells)} values where the header has {len(header)} columns")
+        message = f"has {len(cells)} values where the header has {len(header)} columns"
+        faults.append(Fault(name, message, line, 1))
+        return {}
     row = {}
-    for column, cell in zip(header, cells, strict=True):
+    for number, (column, cell) in enumerate(zip(header, cells, strict=True)):
+        message = ""
         try:
-            row[column] = float(cell)
+            value = float(cell)
         except ValueError:
-            raise ValueError(f"{cell!r} is not a number") from None
-        if not math.isfinite(row[column]):
-            raise ValueError(f"{cell!r} is not a finite number")
-        if row[column] < 0 and column != "time_s":
-            raise ValueError("a factor is negative")
-    if row["time_s"] <= after_s:
-        raise ValueError(f"time_s {row['time_s']:g} does not come after {after_s:g}")
+            message = f"{cell!r} is not a number"
+        else:
+            if not math.isfinite(value):
+                message = f"{cell!r} is not a finite number"
+            elif value < 0 and column != "time_s":
+                message = f"factor {value:g} is negative"
+            else:
+                row[column] = value
+        if message:
+            faults.append(Fault(name, message, line, _column(cells, number)))
     return row
+
+
+def _column(cells: Sequence[str], number: int) -> int:
+    """Return where a cell begins in its line, from 1; quotes aside."""
+    return 1 + sum(len(cell) + 1 for cell in cells[:number])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Ints
+from strata.host.analysis.culprit import Culprit
 from strata.host.analysis.interrupts import Interrupts
 from strata.host.analysis.intervals import overlaps, ranges
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals
@@ -32,8 +33,9 @@ MOST_SHARES: Final = 2_000_000
 class CpuAttribution:
     """Tells what occupied the CPU while threads waited, for as many waits as are asked for.
 
-    A culprit is an index into `labels`: thread names, idle, unknown, interrupts. `held_*`: interrupts, cut where
-    runs end: sorted, as places (see `OnCpuIntervals.place`), each with the run that it interrupted.
+    A culprit is an index into `labels`: thread names, idle, unknown, interrupts, names with their process.
+    `held_*`: interrupts, cut where runs end: sorted, as places (see `OnCpuIntervals.place`), each with the run
+    that it interrupted.
     """
 
     labels: tuple[str, ...]
@@ -52,8 +54,11 @@ class CpuAttribution:
 
     def named(self, culprit: Ints, ns: Ints) -> dict[str, int]:
         """Return culprits by name, longest first."""
-        held = zip(culprit.tolist(), ns.tolist(), strict=True)
-        return {self.labels[index]: length for index, length in sorted(held, key=lambda item: (-item[1], item[0]))}
+        held = sorted(zip(culprit.tolist(), ns.tolist(), strict=True), key=lambda item: (-item[1], item[0]))
+        by_name: dict[str, int] = {}
+        for index, length in held:
+            by_name[self.labels[index]] = by_name.get(self.labels[index], 0) + length
+        return by_name
 
     def shares(self, waits: NDArray[np.intp], group: Ints) -> tuple[Ints, Ints, Ints]:
         """Return how long each culprit held the CPU during each group of waits: group, culprit, ns, sorted.
@@ -86,12 +91,27 @@ class CpuAttribution:
 
 
 def cpu_attribution_of(
-    delays: RunQueueDelays, on_cpu: OnCpuIntervals, interrupts: Interrupts, names: Names
+    delays: RunQueueDelays,
+    on_cpu: OnCpuIntervals,
+    interrupts: Interrupts,
+    names: Names,
+    pid: NDArray[np.int32] | None = None,
 ) -> CpuAttribution:
-    """Return what knows who occupied the CPU during every wait."""
-    labels = (*(names[i] for i in range(len(names))), IDLE_LABEL, UNKNOWN_LABEL, *interrupts.causes)
+    """Return what knows who occupied the CPU during every wait. `pid`: each thread's process, -1: not known."""
+    labels: tuple[str, ...] = (
+        *(names[i] for i in range(len(names))),
+        IDLE_LABEL,
+        UNKNOWN_LABEL,
+        *interrupts.causes,
+    )
     idle, unknown = len(names), len(names) + 1
     culprit = np.where(on_cpu.task < 0, idle, np.where(on_cpu.comm < 0, unknown, on_cpu.comm))
+    if pid is not None and len(pid):
+        of_run = np.where((on_cpu.task >= 0) & (on_cpu.comm >= 0), pid[np.maximum(on_cpu.task, 0)], -1)
+        owned = np.flatnonzero(of_run >= 0)
+        pairs, which = np.unique((of_run[owned].astype(np.int64) << 32) | on_cpu.comm[owned], return_inverse=True)
+        culprit[owned] = len(labels) + which
+        labels += tuple(Culprit(names[pair & 0xFFFFFFFF], pair >> 32) for pair in pairs.tolist())
     begin, end = (on_cpu.place(interrupts.cpu, at) for at in (interrupts.start_ns, interrupts.end_ns))
     start, stop = on_cpu.places
     pieces = [(held, run) for held, run, _ in overlaps(start, stop, begin, end)]

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.host.analysis.culprit import as_culprit
 from strata.host.analysis.intervals import union, within
 from strata.host.analysis.report import TraceReport, verdict
 from strata.host.analysis.run_queue_delays import Cause
@@ -104,7 +105,8 @@ def _colours(report: TraceReport) -> dict[str, str]:
     for thread in report.threads:
         if thread.is_critical:
             for name, ms in thread.culprits.items():
-                held[name] = held.get(name, 0.0) + ms
+                comm = as_culprit(name).comm
+                held[comm] = held.get(comm, 0.0) + ms
     threads = {report.view.trace.names[i] for i in range(len(report.view.trace.names))}
     names = [name for name in sorted(held, key=held.__getitem__, reverse=True) if name in threads]
     return dict(zip(names, _CULPRITS, strict=False))

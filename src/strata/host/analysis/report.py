@@ -12,20 +12,27 @@ from numpy.typing import NDArray
 
 from strata.arrays import Floats
 from strata.decision import Reason
+from strata.host.analysis.culprit import as_culprit, by_name
 from strata.host.analysis.findings import cpu_time, crowds, gaps, gpu_idle, peers, placement, waits
 from strata.host.analysis.findings.finding import (
     WARNING_SHARE,
     Finding,
     Severity,
+    in_words,
     main_culprit,
     predicted_gain,
+    process_of,
     share_of,
     without,
 )
 from strata.host.analysis.findings.gpu_idle import idleness
 from strata.host.analysis.run_queue_delays import switch_outs
 from strata.host.analysis.view import TraceView
+from strata.host.threads.processes import Process
 
+MOST_CULPRITS: Final = 50
+"""Names that are listed for a thread; of a storm of 20,000 threads each met all others."""
+MOST_PROCESSES: Final = 20
 DETECTORS: Final[tuple[Callable[[TraceView], Iterator[Finding]], ...]] = (
     waits.delayed,
     gpu_idle.find,
@@ -88,15 +95,30 @@ class ThreadReport:
         values = {name: getattr(self, name) for name in self.__slots__ if name != "task"}
         return {
             **{name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()},
-            "culprits": [{"comm": name, "ms": round(ms, 6)} for name, ms in self.culprits.items()],
+            "culprits": [_shown(name, held) for name, held in self._by_name()],
         }
+
+    def _by_name(self) -> list[tuple[str, list[tuple[int | None, float]]]]:
+        names = sorted(by_name(self.culprits).items(), key=lambda item: -sum(ms for _, ms in item[1]))
+        if len(names) > MOST_CULPRITS:
+            left = sum(ms for _, held in names[MOST_CULPRITS - 1 :] for _, ms in held)
+            names = [*names[: MOST_CULPRITS - 1], ("(others)", [(None, left)])]
+        return names
+
+
+def _shown(name: str, held: list[tuple[int | None, float]]) -> dict[str, Any]:
+    known = sorted(((pid, ms) for pid, ms in held if pid is not None), key=lambda item: -item[1])
+    processes = [{"pid": pid, "ms": round(ms, 6)} for pid, ms in known[:MOST_PROCESSES]]
+    total = {"comm": name, "ms": round(sum(ms for _, ms in held), 6)}
+    return {**total, "processes": processes} if processes else total
 
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """A diagnosed trace."""
+    """A diagnosed trace. num_threads: those that ran or waited, of which `threads` may have the first only."""
 
     view: TraceView
+    num_threads: int
     threads: tuple[ThreadReport, ...]
     findings: tuple[Finding, ...]
 
@@ -117,8 +139,18 @@ class TraceReport:
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
             "findings": [_finding(finding) for finding in self.findings],
+            "num_threads": self.num_threads,
+            "processes": [{**process.to_dict(), "job": process.job} for process in self._processes()],
             "threads": [thread.to_dict() for thread in self.threads],
         }
+
+    def _processes(self) -> list[Process]:
+        """Return the processes that had the CPU while critical threads waited."""
+        pids = {
+            as_culprit(label).pid for thread in self.threads if thread.is_critical for label in thread.culprits
+        }
+        known = self.view.census.processes
+        return [known[pid] for pid in sorted(pid for pid in pids if pid is not None) if pid in known]
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -127,15 +159,17 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {**finding.to_dict(), **gains}
 
 
-def report_of(view: TraceView) -> TraceReport:
-    """Return what a trace says: critical threads first, then who waited longest."""
-    threads = sorted(_threads(view), key=lambda thread: (not thread.is_critical, -thread.wait_ms_total))
-    return TraceReport(view, tuple(threads), findings_of(view))
-
-
-def _threads(view: TraceView) -> Iterator[ThreadReport]:
+def report_of(view: TraceView, *, top: int | None = None) -> TraceReport:
+    """Return what a trace says: critical threads first, then who waited longest; `top` threads, None for all."""
     tasks = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
     tasks = tasks[np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))]
+    threads = sorted(
+        _threads(view, tasks[:top]), key=lambda thread: (not thread.is_critical, -thread.wait_ms_total)
+    )
+    return TraceReport(view, len(tasks), tuple(threads), findings_of(view))
+
+
+def _threads(view: TraceView, tasks: NDArray[np.intp]) -> Iterator[ThreadReport]:
     for task, culprits in zip(tasks.tolist(), _culprits(view, tasks), strict=True):
         waits = view.waits_by(task)
         over = waits[view.delays.is_over[waits]]
@@ -204,12 +238,14 @@ def verdict(report: TraceReport) -> str:
         )
     else:
         culprit = main_culprit(waited.culprits)
-        held = f"For {share_of(waited.culprits, culprit):.0%} of that time, {culprit} held the CPU."
+        process = process_of(view, culprit)
+        who = f"{culprit}: {process}," if process is not None else culprit
+        held = f"For {share_of(waited.culprits, culprit):.0%} of that time, {who} held the CPU."
         sentences += [
             f"{name} was runnable but not running {share:.0%} of its {view.lived_ns[task] / 1e9:.1f} s "
             f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average).",
             held if culprit else "No thread held the CPU meanwhile.",
-            f"Without these waits it could do up to {without(share):.0%} more work.",
+            f"Without these waits it could do {in_words(without(share))}.",
         ]
     # The first that is not the same again: a preemption is a wait as well.
     extra = [finding for finding in serious if finding.token not in ("cpu-wait", "cpu-preempted")][:1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 
 from strata.arrays import Bools, Ints
 from strata.host.analysis.cpu_attribution import CpuAttribution, cpu_attribution_of
+from strata.host.analysis.culprit import Culprit
 from strata.host.analysis.interrupts import Interrupts, interrupts_of
 from strata.host.analysis.kineto import AcceleratorActivity
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals, on_cpu_intervals_of
+from strata.host.analysis.ownership import Ownership, ownership_of
 from strata.host.analysis.run_queue_delays import Cause, RunQueueDelays, run_queue_delays_of
 from strata.host.analysis.task_instances import TaskInstances, task_instances_of
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.steal import Steal
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.pools import POOLS, of_thread
+from strata.host.threads.processes import Census
 from strata.host.trace.events import Trace
 
 _CRITICAL: Final = re.compile(r"train(er|ing)?([^a-z]|$)|pt_main|(kernel_)?launch|rank_?\d", re.IGNORECASE)
@@ -36,6 +39,8 @@ MOST_GUESSED: Final = 3
 MOST_LAUNCHERS: Final = 8
 """Launching threads that count as critical: those with most launches, the others copy or capture now and then."""
 MOST_CRITICAL: Final = 256
+LEADS: Final = 0.01
+"""Of the trace that the first thread of a job runs or wants to: a launcher that only waits does neither."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class TraceView:
 
     `critical` holds prefixes of the names of threads that the user says matter; none: see `is_critical`.
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
-    `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took.
+    `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took. `census`
+    has the processes there were; `job` is the process it is all about, `only` the one thread: None for all.
     """
 
     trace: Trace
@@ -53,6 +59,9 @@ class TraceView:
     accelerator: AcceleratorActivity | None = None
     feeding: tuple[int, ...] = ()
     steal: Steal | None = None
+    census: Census = field(default_factory=Census)
+    job: int | None = None
+    only: int | None = None
 
     @cached_property
     def tasks(self) -> TaskInstances:
@@ -77,11 +86,21 @@ class TraceView:
     @cached_property
     def attribution(self) -> CpuAttribution:
         """Who had the CPU meanwhile."""
-        return cpu_attribution_of(self.delays, self.on_cpu, self.interrupts, self.trace.names)
+        return cpu_attribution_of(self.delays, self.on_cpu, self.interrupts, self.trace.names, self.ownership.pid)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """Whose threads they are, and which are of the job."""
+        return ownership_of(self.trace, self.tasks, self.census, job=self.job)
 
     def name(self, task: int) -> str:
         """Return the last name of a thread; "(idle)" for none."""
         return self.trace.names[int(self.tasks.comm[task])] if task >= 0 else "(idle)"
+
+    def culprit(self, task: int) -> Culprit:
+        """Return a thread as one that holds CPUs: its name, with its process where that is known."""
+        pid = int(self.ownership.pid[task])
+        return Culprit(self.name(task), pid if pid >= 0 else None)
 
     @property
     def wall_ns(self) -> int:
@@ -151,8 +170,31 @@ class TraceView:
         matches = [name.startswith(self.critical) if self.critical else _feeds(name) for name in names]
         launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
         seen = (*launches[:MOST_LAUNCHERS], *(() if self.critical else self.feeding))
+        is_active = self.ran_ns + self.waited_ns > 0
+        if self.only is not None:
+            chosen: Bools = (self.tasks.tid == self.only) & is_active
+            return chosen
         known = np.array([*matches, False])[self.tasks.comm] | np.isin(self.tasks.tid, seen)
-        return known & (self.ran_ns + self.waited_ns > 0)
+        in_job = self.ownership.in_job
+        if in_job is None:
+            return known & is_active
+        known &= in_job & is_active
+        return known if np.any(known) or self.critical else self._lead(in_job & is_active)
+
+    def _lead(self, in_job: Bools) -> Bools:
+        """Return the thread that leads a job without a known critical one: the first, if it does anything.
+
+        A launcher, as a shell is, only waits for what it started: of that, the first thread that wanted most.
+        """
+        wanted = np.where(in_job, self.ran_ns + self.waited_ns, 0)
+        is_first = (self.ownership.pid >= 0) & (self.tasks.tid == self.ownership.pid)
+        lead = np.zeros(len(self.tasks), bool)
+        for candidates in (self.tasks.tid == self.job, is_first, in_job):
+            most = np.where(candidates, wanted, 0)
+            if len(most) and most.max() >= LEADS * self.wall_ns:
+                lead[most.argmax()] = True
+                break
+        return lead
 
     @cached_property
     def _works_in_rounds(self) -> NDArray[np.bool_]:

@@ -9,8 +9,9 @@ from typing import Final, Literal
 
 from strata.errors import MissingPart, StrataError
 from strata.host.apply.journal import Journal
-from strata.host.apply.machine import KernelFiles, ThreadGone
-from strata.host.apply.undo import beside, is_done, undo
+from strata.host.apply.machine import KernelFiles, ThreadGone, for_good
+from strata.host.apply.trusted import beside
+from strata.host.apply.undo import is_done, undo
 from strata.host.policy.step import Step
 
 Result = Literal["done", "already", "skipped", "would"]
@@ -83,8 +84,9 @@ def _take(step: Step, machine: KernelFiles, journal: Journal) -> StepOutcome:
         if is_done(step, before):
             return StepOutcome(step, "already", before)
         others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
-        record = journal.announce(meant, machine.before(step.act, step.path, step.value), others)
-        machine.set(step.act, step.path, step.value)
+        before_it = machine.before(step.act, step.path, step.value)
+        record = journal.announce(meant, before_it, others, at_ticks=machine.now_ticks())
+        machine.set(step.act, step.path, for_good(step))
         journal.confirm(record, machine.read(step.act, step.path, step.value))
     except ThreadGone as gone:
         return StepOutcome(step, "skipped", why=str(gone))

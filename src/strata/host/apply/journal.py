@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.errors import MissingPart, StrataError, UsageError
+from strata.host.apply.trusted import is_believed
 from strata.host.policy.step import Step
 
 FORM: Final = "strata-host-undo/1"
@@ -34,7 +36,7 @@ def folder_of(environment: Mapping[str, str], *, user: int) -> Path:
 class Record:
     """One change. before: what was there; beside: other files it changes and what they held.
 
-    after: what was there when it was made; None where that was not confirmed.
+    after: what was there when it was made; None where that was not confirmed. at_ticks: when, since boot.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Record:
     beside: tuple[tuple[str, str], ...] = ()
     after: str | None = None
     is_undone: bool = False
+    at_ticks: int = 0
 
 
 class Journal:
@@ -81,10 +84,14 @@ class Journal:
             self._append({"form": FORM, "boot": boot})
             _sync_folder(self.folder)
 
-    def announce(self, step: Step, before: str, beside: tuple[tuple[str, str], ...]) -> Record:
-        """Put a change on disk that is made next."""
-        record = Record(max(self.records, default=-1) + 1, step, before, beside)
-        self._append({"n": record.number, "step": step.to_dict(), "before": before, "beside": beside})
+    def announce(
+        self, step: Step, before: str, beside: tuple[tuple[str, str], ...], *, at_ticks: int = 0
+    ) -> Record:
+        """Put a change on disk that is made next, at a time in ticks since boot."""
+        record = Record(max(self.records, default=-1) + 1, step, before, beside, at_ticks=at_ticks)
+        self._append(
+            {"n": record.number, "step": step.to_dict(), "before": before, "beside": beside, "at_ticks": at_ticks}
+        )
         self.records[record.number] = record
         return record
 
@@ -145,7 +152,11 @@ class Journal:
             self.boot = data["boot"]
         elif "step" in data:
             beside = tuple((str(path), str(value)) for path, value in data["beside"])
-            self.records[data["n"]] = Record(data["n"], Step(**data["step"]), data["before"], beside)
+            step = Step(**data["step"])
+            if not is_believed(step, data["before"], beside):
+                raise ValueError(f"no policy does this: {step.act} {step.path}")
+            at_ticks = int(data.get("at_ticks", 0))
+            self.records[data["n"]] = Record(data["n"], step, data["before"], beside, at_ticks=at_ticks)
         elif "after" in data:
             self.records[data["n"]] = replace(self.records[data["n"]], after=data["after"])
         else:
@@ -157,12 +168,14 @@ def opened(folder: Path) -> Iterator[Journal]:
     """Yield the journal of a folder, which no one else has meanwhile. Raises MissingPart, UsageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        lock = (folder / "lock").open("wb")
+        # Not through a link that somebody put there.
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise MissingPart(
             f"{folder}: no undo journal can be kept there: {error.strerror}", hint="run as root"
         ) from None
-    with lock:
+    try:
+        _check_owner(folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -170,6 +183,29 @@ def opened(folder: Path) -> Iterator[Journal]:
                 f"{folder}: another strata is at work on this host", hint="wait until it ends"
             ) from None
         yield Journal(folder)
+    finally:
+        os.close(lock)
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise UsageError where somebody else could have written what is undone in our name."""
+    for path in (folder, folder / "undo.jsonl", folder / "lock"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(status.st_mode):
+            why = "a link"
+        elif status.st_uid != os.geteuid():
+            why = f"of user {status.st_uid}"
+        elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = "writable for others"
+        else:
+            continue
+        raise UsageError(
+            f"{path}: {why}, so that what it says is not trusted",
+            hint=f"read {folder}/undo.jsonl, then remove it; or another folder: XDG_STATE_HOME",
+        )
 
 
 def _sync_folder(folder: Path) -> None:

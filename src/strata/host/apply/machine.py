@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 import platform
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,7 @@ from typing import Final
 from strata.errors import MissingPart
 from strata.fleet.local import cpu_list
 from strata.host.machine.cpus import show
+from strata.host.machine.kernel import threads_in
 from strata.host.policy.step import Act, Step
 
 CGROUPS: Final = "/sys/fs/cgroup"
@@ -26,12 +29,23 @@ SCHEDULERS: Final = {
     "EXT": 7,
 }
 """Policies of sched_setscheduler(2)."""
+RESET: Final = "reset-on-fork"
+"""Behind a nice value: what the thread starts begins with 0 (SCHED_RESET_ON_FORK of sched(7))."""
 _MIGRATE_PAGES: Final = {"x86_64": 256, "aarch64": 238}
 """Numbers of the system call, for which C libraries have no function."""
 
 
 class ThreadGone(Exception):
     """The thread has ended, its number is another's now, or the file is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A thread (/proc/PID/task/TID), its start in ticks since boot, its process and those it descends from."""
+
+    path: str
+    start_ticks: int
+    line: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +63,10 @@ class KernelFiles:
         if step.act in ("write", "mkdir"):
             return step
         folder = f"/proc/{step.value}" if step.act == "attach" else step.path
-        text = self._text(f"{folder}/stat")
-        fields = text[text.rfind(")") + 2 :].split()
-        start_ticks = int(fields[19]) if len(fields) >= 20 else 0
+        fields = _stat(self._at(f"{folder}/stat"))
+        if not fields:
+            raise ThreadGone("it is not there any more")
+        start_ticks = int(fields[19])
         if step.start_ticks not in (0, start_ticks):
             raise ThreadGone("its number belongs to another thread now")
         return replace(step, start_ticks=start_ticks)
@@ -69,7 +84,7 @@ class KernelFiles:
             return ""
         try:
             if act == "nice":
-                return str(os.getpriority(os.PRIO_PROCESS, _number(path)))
+                return _nice(_number(path))
             if act == "affinity":
                 return show(os.sched_getaffinity(_number(path)))
             if act == "scheduler":
@@ -95,7 +110,7 @@ class KernelFiles:
             if act == "mkdir":
                 self._at(path).mkdir()
             elif act == "nice":
-                os.setpriority(os.PRIO_PROCESS, _number(path), int(value))
+                _set_nice(_number(path), value)
             elif act == "affinity":
                 os.sched_setaffinity(_number(path), cpu_list(value))
             elif act == "scheduler":
@@ -109,6 +124,22 @@ class KernelFiles:
                     stream.write(value.encode())
         except (ProcessLookupError, FileNotFoundError):
             raise ThreadGone("it is not there any more") from None
+
+    def now_ticks(self) -> int:
+        """Return the time that threads' starts are counted in, since boot."""
+        return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+    def born(self, *, since_ticks: int) -> tuple[Born, ...]:
+        """Return the threads that have started since, with the processes they descend from."""
+        folders = {folder.name: folder for folder in self._at("/proc").glob("[0-9]*")}
+        parents = {pid: fields[1] for pid, folder in folders.items() if (fields := _stat(folder / "stat"))}
+        started = []
+        for pid, folder in folders.items():
+            for task in threads_in(folder):
+                fields = _stat(task / "stat")
+                if fields and int(fields[19]) >= since_ticks:
+                    started.append(Born(f"/proc/{pid}/task/{task.name}", int(fields[19]), _line(pid, parents)))
+        return tuple(sorted(started, key=lambda born: born.path))
 
     def remove(self, path: str) -> None:
         """Remove a cgroup or a resctrl group; threads that were born in it go to the one above."""
@@ -151,8 +182,50 @@ class KernelFiles:
             raise ThreadGone("it is not there any more") from None
 
 
+def _line(pid: str, parents: Mapping[str, str]) -> frozenset[str]:
+    """Return a process and all it descends from."""
+    line: set[str] = set()
+    while pid in parents and pid not in line:
+        line.add(pid)
+        pid = parents[pid]
+    return frozenset(line)
+
+
+def _stat(path: Path) -> list[str]:
+    """Return the fields behind a thread's name, of which the 20th is its start; none where it has ended."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="backslashreplace")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    fields = text[text.rfind(")") + 2 :].split()
+    return fields if len(fields) >= 20 else []
+
+
 def _number(path: str) -> int:
     return int(path.rpartition("/")[2])
+
+
+def for_good(step: Step) -> str:
+    """Return what is set for a step: what a thread starts does not inherit that it was put forward."""
+    return f"{step.value} {RESET}" if step.act == "nice" and step.value.startswith("-") else step.value
+
+
+def _nice(tid: int) -> str:
+    nice = str(os.getpriority(os.PRIO_PROCESS, tid))
+    return f"{nice} {RESET}" if os.sched_getscheduler(tid) & os.SCHED_RESET_ON_FORK else nice
+
+
+def _set_nice(tid: int, value: str) -> None:
+    """Set a nice value, and whether children begin with 0; a crash between both is seen by `_nice`."""
+    nice, _, reset = value.partition(" ")
+    now = os.sched_getscheduler(tid)
+    policy = now & ~os.SCHED_RESET_ON_FORK
+    # Where nothing changes nothing is set: to take the flag back needs CAP_SYS_NICE.
+    if reset and now == policy and policy in (os.SCHED_OTHER, os.SCHED_BATCH):
+        os.sched_setscheduler(tid, policy | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, tid, int(nice))
+    if not reset and now != policy and policy in (os.SCHED_OTHER, os.SCHED_BATCH):
+        os.sched_setscheduler(tid, policy, os.sched_param(0))
 
 
 def _scheduler(tid: int) -> str:

@@ -18,7 +18,7 @@ from strata.files import FileModel, read_document
 from strata.host.policy.step import Act, Step
 from strata.host.threads.pools import LayerName
 
-_LIST: Final = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
+LIST: Final = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 """CPUs or NUMA nodes as the kernel writes them, none of them beyond all sense."""
 _IN_CGROUP: Final = r"/sys/fs/cgroup(/[^/\0]+)*/"
 PLACES: Final[Mapping[Act, re.Pattern[str]]] = {
@@ -39,7 +39,7 @@ PLACES: Final[Mapping[Act, re.Pattern[str]]] = {
 """What each act may touch."""
 VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "nice": re.compile(r"-?(1?\d|20)"),
-    "affinity": re.compile(_LIST),
+    "affinity": re.compile(LIST),
     # No real-time priority from a file: a thread that never sleeps would keep its CPU.
     "scheduler": re.compile(r"(OTHER|BATCH|IDLE) 0"),
     "migrate": re.compile(r"\d{1,4}"),
@@ -47,12 +47,12 @@ VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "attach": re.compile(r"[1-9]\d{0,9}"),
     "cpu.weight": re.compile(r"\d{1,5}"),
     "cpu.idle": re.compile("[01]"),
-    "cpuset.cpus": re.compile(rf"({_LIST})?"),
-    "cpuset.mems": re.compile(rf"({_LIST})?"),
+    "cpuset.cpus": re.compile(rf"({LIST})?"),
+    "cpuset.mems": re.compile(rf"({LIST})?"),
     "cgroup.subtree_control": re.compile(r"\+(cpu|cpuset)( \+(cpu|cpuset))?"),
     "cgroup.type": re.compile("threaded"),
     "schemata": re.compile(r"MB:\d{1,4}=\d{1,3}(;\d{1,4}=\d{1,3})*"),
-    "smp_affinity_list": re.compile(_LIST),
+    "smp_affinity_list": re.compile(LIST),
     "scaling_min_freq": re.compile(r"\d{1,10}"),
 }
 """What may be written, by act or by the name of the file."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from strata.errors import StrataError
 from strata.fleet.local import cpu_list
 from strata.host.apply.journal import Journal, Record
-from strata.host.apply.machine import KernelFiles, ThreadGone
+from strata.host.apply.machine import Born, KernelFiles, ThreadGone
 from strata.host.policy.step import Step
 
+INHERITED: Final = ("nice", "affinity", "scheduler")
+"""Acts on a thread that what it starts inherits."""
 Result = Literal["restored", "unchanged", "gone", "changed", "kept", "failed", "would"]
 
 
@@ -51,11 +53,21 @@ def undo(
     done = []
     unwritten: StrataError | None = None
     is_over = journal.boot not in ("", machine.boot())
-    for record in journal.open_records(since=since):
+    records = journal.open_records(since=since)
+    inherited = [record for record in records if record.step.act in INHERITED and record.at_ticks]
+    born = (
+        machine.born(since_ticks=min(record.at_ticks for record in inherited)) if inherited and not is_over else ()
+    )
+    claimed = {(record.step.act, record.step.path) for record in inherited}
+    for record in records:
         if is_over:
             outcome = UndoOutcome(record, "gone", "the machine was started anew since")
         else:
             outcome = _undo(record, machine, is_dry=is_dry)
+            heirs = [heir for heir in _heirs(record, born) if (record.step.act, heir.path) not in claimed]
+            if not is_dry and (count := sum(_restore_heir(record, heir, machine) for heir in heirs)):
+                more = f"so it is for {count} {'thread' if count == 1 else 'threads'} it started since"
+                outcome = replace(outcome, why="; ".join(filter(None, (outcome.why, more))))
         done.append(outcome)
         if not is_dry and outcome.result != "failed":
             try:
@@ -93,6 +105,29 @@ def _undo(record: Record, machine: KernelFiles, *, is_dry: bool) -> UndoOutcome:
             return UndoOutcome(record, "changed", "cgroups below use these controllers now")
         return UndoOutcome(record, "failed", error.strerror or str(error))
     return UndoOutcome(record, "restored")
+
+
+def _heirs(record: Record, born: Sequence[Born]) -> Iterator[Born]:
+    """Yield who may have inherited a change: threads that its process, and what that started, began since."""
+    if record.step.act in INHERITED and record.at_ticks:
+        pid = record.step.path.split("/")[2]
+        yield from (heir for heir in born if heir.start_ticks >= record.at_ticks and pid in heir.line)
+
+
+def _restore_heir(record: Record, heir: Born, machine: KernelFiles) -> bool:
+    """Give a thread what it would have inherited; returns whether it had inherited the change."""
+    act, value = record.step.act, record.step.value
+    meant = Step(act, heir.path, value, "", record.step.layer, heir.start_ticks)
+    try:
+        machine.check(meant)
+        if not is_done(meant, machine.read(act, heir.path, value)):
+            return False
+        back = undoing(act, value, record.before)
+        if back is not None:
+            machine.set(act, heir.path, back)
+    except (ThreadGone, OSError):  # it has ended meanwhile, or its cpuset is another now
+        return False
+    return True
 
 
 def _restore(record: Record, machine: KernelFiles) -> None:
@@ -136,9 +171,9 @@ def _is_same(record: Record, current: str, other: str) -> bool:
 
 def _is_ours(record: Record, current: str) -> bool:
     """Return whether what is there is what the step put there."""
-    if record.step.act not in ("mkdir", "attach") and record.after is not None:
+    if record.step.act not in ("mkdir", "attach", "nice") and record.after is not None:
         return _is_same(record, current, record.after)
-    # Otherwise a crash came between the change and its confirmation.
+    # A nice value's flag does not count. Otherwise a crash came between the change and its confirmation.
     return is_done(record.step, current)
 
 
@@ -168,6 +203,8 @@ def is_done(step: Step, current: str) -> bool:
         return current == "there"
     if step.act == "attach":
         return current == step.path
+    if step.act == "nice":
+        return current.split()[:1] == [step.value]  # whether children inherit it is not asked
     # Where pages are is not asked: moving those that are there already costs nothing.
     return step.act != "migrate" and holds(subject(step), step.value, current)
 
@@ -182,12 +219,6 @@ def undoing(name: str, wanted: str, before: str) -> str | None:
         caps = {domain: percent for domain, percent in _caps(before).items() if domain in _caps(wanted)}
         return "MB:" + ";".join(f"{domain}={percent}" for domain, percent in caps.items()) if caps else None
     return before.strip() or "\n"  # an empty list is written as an empty line
-
-
-def beside(path: str) -> tuple[str, ...]:
-    """Return other files that writing to `path` changes: the kernel forgets the weight of what becomes idle."""
-    folder, _, name = path.rpartition("/")
-    return (f"{folder}/cpu.weight",) if name == "cpu.idle" else ()
 
 
 FORGOTTEN: Final = "100"

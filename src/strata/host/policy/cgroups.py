@@ -8,6 +8,7 @@ Linux Documentation: admin-guide/cgroup-v2.rst (threads, cpu.weight, cpu.idle, c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from strata.host.machine.cpus import show
@@ -25,8 +26,13 @@ SYSTEM: Final = ("/system.slice", "/init.scope", "/user.slice")
 """Cgroups with daemons and shells, which must never wait until all else sleeps."""
 
 
-def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step | LeftOut]:
-    """Yield the steps on cgroups, by the controllers there are; and what cannot be done here."""
+def cgroup_steps(
+    threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit, *, spared: Sequence[Classified] = ()
+) -> Iterator[Step | LeftOut]:
+    """Yield the steps on cgroups, by the controllers there are; and what cannot be done here.
+
+    spared: threads that no step may touch, so that no cgroup which holds one of them is held back.
+    """
     for controller, files in CONTROLS.items():
         if controller not in kernel.controllers:
             why = f"no controller {controller} there" if kernel.cgroup_root else "cgroup v2 is not mounted"
@@ -41,9 +47,14 @@ def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit)
     jobs = sorted({thread.thread.cgroup for thread in threads if thread.layer != "rest"})
     if "" in jobs:
         yield LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined")
-    for job in (job for job in jobs if job):
+    shared = {thread.thread.cgroup for thread in spared if thread.is_other_job} & set(jobs)
+    for job in sorted(shared - {""}):
+        # Its children would compete with the other job's threads beside them.
+        yield LeftOut(f"cgroups of layers in {job}", "another job on accelerators is in it as well")
+    for job in (job for job in jobs if job and job not in shared):
         yield from _job(job, [thread for thread in threads if thread.thread.cgroup == job], kernel, parts)
-    yield from _others(jobs, threads, kernel, parts)
+    kept = {_top(thread.thread.cgroup) for thread in spared} | {_top(job) for job in jobs}
+    yield from _others(kept, [*threads, *spared], kernel, parts)
 
 
 def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step]:
@@ -80,12 +91,14 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: CpuSpli
             yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, thread.thread.start_ticks)
 
 
-def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit) -> Iterator[Step]:
-    """Yield what holds everyone else back: top-level cgroups without a job."""
+def _others(
+    kept: AbstractSet[str], threads: Sequence[Classified], kernel: Kernel, parts: CpuSplit
+) -> Iterator[Step]:
+    """Yield what holds everyone else back: top-level cgroups without a job, but those that are `kept`."""
     users: dict[str, set[int]] = {}
     for thread in threads:
         users.setdefault(_top(thread.thread.cgroup), set()).add(thread.thread.user)
-    held_back = [top for top in sorted(users) if top and top not in map(_top, jobs)]
+    held_back = [top for top in sorted(users) if top and top not in kept]
     may_idle = {top for top in held_back if top not in SYSTEM}
     # Whoever has processes there only would starve.
     elsewhere = set().union(*(ids for top, ids in users.items() if top not in may_idle))

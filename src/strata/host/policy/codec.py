@@ -107,6 +107,8 @@ class _Reader:
         self.unknown: list[UnknownKey] = []
 
     def layer(self, data: Any, path: str) -> Layer | None:
+        if isinstance(data, list) and len(data) == len(LAYER_KEYS):
+            data = dict(zip(LAYER_KEYS, data, strict=True))  # serde takes the fields in their order, too
         if not isinstance(data, dict):
             self._fault(path, "a layer should be an object")
             return None

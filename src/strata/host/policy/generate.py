@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.host.machine.cpus import Cpus
@@ -58,6 +58,7 @@ def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> 
     Without threads, labels and the usual names tell the layers apart.
     """
     has_gpu = kernel.has_nvidia
+    threads = [thread if thread.is_vouched else replace(thread, layer="rest") for thread in threads]
     before: list[Block] = []
     layers = []
     for name, text in LAYERS.items():
@@ -74,20 +75,42 @@ def _blocks(
     name: LayerName, threads: Sequence[Classified], before: Sequence[Block], *, has_gpu: bool
 ) -> tuple[Block, ...]:
     labels = [label for facts in POOLS.values() if facts.layer == name for label in facts.labels]
-    blocks: list[Block] = [(Match("CmdJoin", label),) for label in labels]
-    # A label given before scx_layered started is in the name only.
-    blocks += [(Match("CommPrefix", NAME_PREFIX + label),) for label in labels]
+    scope = _scope(threads)
+    if scope is not None:
+        joined = [(*scope, Match("CmdJoin", label)) for label in labels]
+        # A label given before scx_layered started is in the name only.
+        blocks: list[Block] = [*joined, *((*scope, Match("CommPrefix", NAME_PREFIX + label)) for label in labels)]
+        usual = [(*scope, Match("CommPrefix", prefix)) for prefix in USUAL[name]]
+    else:
+        blocks, usual = [], []
     if name == "critical" and has_gpu:
         blocks.append((Match("UsedGpuPid", True), Match("IsGroupLeader", True)))
     own = [member.thread for member in threads if member.layer == name]
     others = [member.thread for member in threads if _is_behind(member.layer, name)]
-    usual = [(Match("CommPrefix", prefix),) for prefix in USUAL[name]]
     blocks += [block for block in usual if not _takes(block, others)]
     blocks = [block for block in blocks if not any(covers(wide, block) for wide in before)]
     for thread in sorted(own, key=lambda member: (not member.is_leader, member.name, member.tid)):
         if not any(_takes(block, [thread]) for block in (*before, *blocks)):
             blocks.append(next(block for block in _candidates(thread) if not _takes(block, others)))
     return tuple(_wider(blocks, others))
+
+
+def _scope(threads: Sequence[Classified]) -> Block | None:
+    """Return for whom labels and the usual names count: the job's cgroup and user, since any user may take a name.
+
+    None for jobs of several users: then only threads that are there now are matched. Without any thread, as in a
+    template, they count for all.
+    """
+    if not threads:
+        return ()
+    own = [member.thread for member in threads if member.job is not None]
+    own = own or [member.thread for member in threads if member.layer != "rest"]
+    users = {thread.user for thread in own} or {0}
+    if len(users) > 1:
+        return None
+    user = (Match("UIDEquals", users.pop()),)
+    groups = {cgroup_path(thread) for thread in own}
+    return (Match("CgroupPrefix", groups.pop()), *user) if len(groups) == 1 and "/" not in groups else user
 
 
 def _is_behind(other: LayerName, name: LayerName) -> bool:
@@ -102,11 +125,11 @@ def _takes(block: Block, threads: Iterable[Thread]) -> bool:
 def _candidates(thread: Thread) -> Iterator[Block]:
     """Yield conditions that hold for a thread, those that outlive its process first."""
     comm, pcomm = Match("CommPrefix", _start(stem(thread.name))), Match("PcommPrefix", _start(thread.process))
-    if of_thread(thread.name) is not None:
-        yield (comm,)
     # A name like "python" says nothing by itself: it takes the job's cgroup or at least its process as well.
     place = Match("CgroupPrefix", cgroup_path(thread))
     leads = Match("IsGroupLeader", thread.is_leader)
+    if of_thread(thread.name) is not None:
+        yield (Match("UIDEquals", thread.user), *((place,) if place.value != "/" else ()), comm)
     if place.value != "/":
         yield (place, comm)
         yield (place, comm, leads)

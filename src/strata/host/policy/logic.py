@@ -146,6 +146,7 @@ _HOLDS: Final[Mapping[str, Callable[[Thread, Any], bool]]] = {
     "NiceAbove": lambda thread, nice: thread.nice > nice,
     "NiceBelow": lambda thread, nice: thread.nice < nice,
     "NiceEquals": lambda thread, nice: thread.nice == nice,
+    "UIDEquals": lambda thread, user: thread.user == user,
     "PIDEquals": lambda thread, tid: thread.tid == tid,
     "TGIDEquals": lambda thread, pid: thread.pid == pid,
     "PPIDEquals": lambda thread, pid: thread.ppid == pid,

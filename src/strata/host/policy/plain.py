@@ -9,8 +9,9 @@ Linux Documentation: filesystems/resctrl.rst; core-api/irq/irq-affinity.rst; adm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.host.machine.cpus import Cpus, show
@@ -25,6 +26,13 @@ NICE: Final[Mapping[LayerName, int]] = {"critical": -10, "support": 5, "rest": 1
 """Nice values where they differ from what threads have; the pipeline keeps its own."""
 NOISE: Final = 0.05
 """Share of a CPU from which a thread that belongs to no job is worth being niced."""
+STARTERS: Final = re.compile(
+    r"systemd|init$|kubelet|containerd|dockerd|docker|crio|conmon|podman|runc|slurm|raylet|ray::|gcs_server|sshd|cron|"
+    r"atd$|supervisord|torchrun|mpirun|mpiexec|orted|prted|hydra|pbs_mom|lsf|sge_execd|(ba|z|da|k|fi)?sh$|tmux|screen"
+)
+"""Programs that start those of others: what they are given, jobs would keep."""
+_OWN_CGROUP: Final = re.compile(r"/strata-(critical|pipeline|support)$")
+"""Those that `cgroup_steps` makes."""
 BANDWIDTH_PERCENT: Final = 50
 """What resctrl leaves the data pipeline of the memory bandwidth."""
 SETTLED_S: Final = 5.0
@@ -42,12 +50,16 @@ class PlainPolicy:
 
 def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPolicy:
     """Return the steps that give a host's threads the four layers without sched_ext."""
+    # What an earlier policy moved is still of its job's cgroup.
+    everyone = [_at_home(thread) for thread in threads]
+    threads = [thread for thread in everyone if _is_ours(thread)]
     parts = split(cpus, threads)
     if not any(thread.layer != "rest" for thread in threads):
         return PlainPolicy((), (LeftOut("everything", "no thread of a job was found"),), parts)
     items = (
-        *_nice(threads),
-        *cgroup_steps(threads, kernel, parts),
+        *_nice(threads, is_shared=any(thread.is_other_job for thread in everyone)),
+        *_left_alone(everyone),
+        *cgroup_steps(threads, kernel, parts, spared=[thread for thread in everyone if not _is_ours(thread)]),
         # Behind the cpusets: older kernels forget an affinity when a thread enters one.
         *_affinity(threads, cpus, parts),
         *_memory(threads, kernel),
@@ -59,19 +71,44 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPol
     return PlainPolicy(steps, tuple(item for item in items if isinstance(item, LeftOut)), parts)
 
 
+def _at_home(thread: Classified) -> Classified:
+    home = _OWN_CGROUP.sub("", thread.thread.cgroup)
+    return replace(thread, thread=replace(thread.thread, cgroup=home)) if home != thread.thread.cgroup else thread
+
+
+def _is_ours(thread: Classified) -> bool:
+    """Return whether steps may touch a thread: not of another job, nor put forward by its name alone."""
+    return not thread.is_other_job and (thread.is_vouched or thread.layer == "rest")
+
+
+def _left_alone(threads: Sequence[Classified]) -> Iterator[LeftOut]:
+    others = sorted({thread.job for thread in threads if thread.is_other_job and thread.job is not None})
+    if others:
+        what = f"other jobs on accelerators: {', '.join(map(str, others))}"
+        yield LeftOut(what, "neither put forward nor held back for this one")
+        yield LeftOut("nice -10 of critical threads", "it would put them before those of the other jobs")
+    named = sorted({thread.thread.pid for thread in threads if not thread.is_vouched and thread.layer != "rest"})
+    if named:
+        shown = ", ".join(map(str, named[:5])) + (" ..." if len(named) > 5 else "")
+        why = "any user can give any thread such a name; --pid says that it is a job"
+        yield LeftOut(f"processes that only names of threads speak for: {shown}", why)
+
+
 def _task(thread: Classified) -> str:
     return f"/proc/{thread.thread.pid}/task/{thread.thread.tid}"
 
 
-def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
+def _nice(threads: Sequence[Classified], *, is_shared: bool) -> Iterator[Step]:
     for thread in threads:
         wanted = NICE.get(thread.layer)
+        if is_shared and wanted is not None and wanted < 0:
+            continue
         if wanted is None or thread.thread.nice == wanted:
             continue
         if thread.layer == "rest" and (thread.thread.busy < NOISE or thread.thread.age_s < SETTLED_S):
             continue
-        # What init starts from now on would have its value too.
-        if thread.layer == "rest" and thread.thread.pid == 1:
+        # What it starts from now on would have its value too, and that may be a job.
+        if wanted > 0 and (thread.thread.pid == 1 or STARTERS.match(thread.thread.process)):
             continue
         # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
         if (wanted < 0) == (thread.thread.nice < wanted):

@@ -88,6 +88,8 @@ def _real(number: str) -> float:
 
 
 def _whole(number: str) -> int | float:
+    if number == "-0":
+        return -0.0  # serde_json reads a real there, which fits no integer
     return int(number) if len(number) <= LONGEST_INT else _real(number)
 
 

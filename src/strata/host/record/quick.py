@@ -59,6 +59,7 @@ class ThreadGroup:
     name: str
     threads: int
     wanted_cpus: float
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +135,18 @@ def _change(old: Classified, new: Classified) -> ThreadDelta:
 
 
 def _pools(changes: Sequence[ThreadDelta], seconds: float) -> tuple[ThreadGroup, ...]:
-    counts: Counter[tuple[str, str]] = Counter()
-    wanted: dict[tuple[str, str], float] = {}
+    counts: Counter[tuple[str, str, int]] = Counter()
+    wanted: dict[tuple[str, str, int], float] = {}
     for change in changes:
-        key = change.thread.thread.process, stem(change.thread.thread.name)
+        thread = change.thread.thread
+        key = thread.process, stem(thread.name), thread.pid
         counts[key] += 1
         wanted[key] = wanted.get(key, 0.0) + (change.run_ms + change.wait_ms) / (1e3 * seconds)
-    pools = [ThreadGroup(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
+    pools = [
+        ThreadGroup(process, name, counts[process, name, pid], wanted[process, name, pid], pid)
+        for process, name, pid in counts
+        if counts[process, name, pid] > 1
+    ]
     return tuple(sorted(pools, key=lambda pool: -pool.wanted_cpus))
 
 
@@ -174,7 +180,7 @@ def _notes(
             )
     notes += [
         f"{pool.threads} threads {pool.name} of {pool.process} wanted {pool.wanted_cpus:.1f} CPUs of {num_cpus}: "
-        "a smaller pool waits less for itself"
+        f"a smaller pool waits less for itself (process {pool.pid})"
         for pool in pools
         if pool.wanted_cpus > num_cpus and pool.threads > num_cpus
     ]

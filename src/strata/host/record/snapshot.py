@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,10 @@ from strata.host.machine import cpus as cpus_of
 from strata.host.machine.cpus import Cpu, Cpus
 from strata.host.machine.kernel import read_attribute
 from strata.host.machine.steal import Steal
-from strata.host.threads.classify import classify
+from strata.host.record.census import census_of
+from strata.host.threads.classify import classify, only
 from strata.host.threads.observe import observe
+from strata.host.threads.processes import Census
 
 FORM: Final = "strata-host-snapshot/1"
 FEEDING: Final = ("kernel-launch", "comms-monitor")
@@ -42,7 +44,8 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
     pid: only threads of this process and its descendants can be critical.
     """
     snapshot = observe(root)
-    threads = classify(snapshot)
+    everyone = classify(snapshot)
+    threads = everyone if pid is None else only(everyone, snapshot, pid)
     job = snapshot.tree(pid) if pid is not None else snapshot.processes.keys()
     return {
         "form": FORM,
@@ -67,8 +70,9 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
             }
             for thread in threads
         ],
+        # Not the first thread of a job as such: whether it is critical, its trace tells.
         "critical": [
-            thread.thread.tid for thread in threads if thread.pool in FEEDING and thread.thread.pid in job
+            thread.thread.tid for thread in everyone if thread.pool in FEEDING and thread.thread.pid in job
         ],
         "cgroups": _limits(root, {thread.thread.cgroup for thread in threads if thread.layer != "rest"}),
         "pressure": read_attribute(root / "proc/pressure/cpu"),
@@ -85,13 +89,15 @@ class MachineSnapshot:
     """What a report asks of a snapshot; without arguments: nothing is known of the machine.
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
-    steal: what a hypervisor took meanwhile.
+    steal: what a hypervisor took meanwhile. census: the processes there were. job: the one that was recorded.
     """
 
     cpus: Cpus | None = None
     epoch_ahead_ns: int = 0
     critical: tuple[int, ...] = ()
     steal: Steal | None = None
+    census: Census = field(default_factory=Census)
+    job: int | None = None
 
     def clock_offset_ns(self, given_s: float | None) -> int:
         """Return how far a profiler's clock is ahead of the trace's: as given, else by this machine's clocks."""
@@ -118,7 +124,9 @@ def read(path: Path) -> MachineSnapshot:
         cpus = Cpus(tuple(Cpu(**{**cpu, "core": tuple(cpu["core"])}) for cpu in data["cpus"]))
         critical = tuple(int(tid) for tid in data["critical"])
         stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
-        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
+        census = census_of(data.get("census", []))
+        job = int(data["pid"]) if data.get("pid") else None
+        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen, census, job)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from strata.errors import UsageError
@@ -16,6 +18,32 @@ from strata.host.machine.steal import Steal
 
 LOOK_S: Final = 1.0
 """Into a recording: pools of threads are up, and a short command has not ended yet."""
+AGAIN_S: Final = 5.0
+"""Between later looks at what was started since; one costs some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """As whom a command runs: numbers, and the variables that name a user."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def behind_sudo(environment: Mapping[str, str], *, user: int) -> User | None:
+    """Return who called sudo, so that root records and the job does not become root's; None without sudo."""
+    uid, gid = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
+    if user != 0 or not uid.isdecimal() or not gid.isdecimal() or int(uid) == 0:
+        return None
+    try:
+        entry = pwd.getpwuid(int(uid))
+    except KeyError:  # a user of a directory service that is not asked here
+        return User(int(uid), int(gid), (int(gid),))
+    groups = tuple(os.getgrouplist(entry.pw_name, int(gid)))
+    variables = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    return User(int(uid), int(gid), groups, variables)
 
 
 class RecordedCommand:
@@ -24,11 +52,20 @@ class RecordedCommand:
     `steal` is then what a hypervisor took from this machine meanwhile.
     """
 
-    def __init__(self, *, seconds: float | None, command: Sequence[str] = (), pid: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float | None,
+        command: Sequence[str] = (),
+        pid: int | None = None,
+        user: User | None = None,
+    ) -> None:
         self.seconds = seconds
+        self.user = user
         self.command = tuple(command)
         self.pid = pid
         self.process: subprocess.Popen[bytes] | None = None
+        self.begun: Callable[[], None] = lambda: None
         self.look: Callable[[], None] = lambda: None
         self.steal: Steal | None = None
 
@@ -48,38 +85,54 @@ class RecordedCommand:
         if not self.command:
             return
         try:
-            self.process = subprocess.Popen(self.command)
+            if self.user is None:
+                self.process = subprocess.Popen(self.command)
+            else:
+                self.process = subprocess.Popen(
+                    self.command,
+                    user=self.user.uid,
+                    group=self.user.gid,
+                    extra_groups=self.user.groups,
+                    env={**os.environ, **self.user.environment},
+                )
         except OSError as error:
             raise UsageError(f"{self.command[0]}: cannot be started: {error.strerror}") from None
 
     def wait(self) -> None:
         """Return when the command or the process has ended, or the seconds are over. Ctrl-C ends it too.
 
-        Meanwhile, when threads have had time to be born, `look` is called once.
+        `begun` is called at once, `look` when threads have had time to be born, and every AGAIN_S after that.
         """
         before, began_s = steal.ticks(), time.monotonic()
         with suppress(KeyboardInterrupt):
-            first_s = LOOK_S if self.seconds is None else min(LOOK_S, self.seconds / 2)
-            self._wait(first_s)
+            pause_s = LOOK_S if self.seconds is None else min(LOOK_S, self.seconds / 2)
+            end_s = float("inf") if self.seconds is None else began_s + self.seconds
+            self.begun()
+            has_ended = self._wait(pause_s)
             self.look()
-            self._wait(None if self.seconds is None else self.seconds - first_s)
+            while not has_ended and (left_s := end_s - time.monotonic()) > 0:
+                if (has_ended := self._wait(min(AGAIN_S, left_s))) or left_s <= AGAIN_S:
+                    break
+                self.look()
         self.steal = steal.between(before, steal.ticks(), seconds=time.monotonic() - began_s)
 
-    def _wait(self, seconds: float | None) -> None:
+    def _wait(self, seconds: float) -> bool:
+        """Wait so long; returns whether the command or the process has ended."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
-        elif self.pid is not None:
-            self._wait_for(self.pid, seconds)
-        else:
-            select.select([], [], [], seconds)
+            return self.process.returncode is not None
+        if self.pid is not None:
+            return self._wait_for(self.pid, seconds)
+        select.select([], [], [], seconds)
+        return False
 
-    def _wait_for(self, pid: int, seconds: float | None) -> None:
+    def _wait_for(self, pid: int, seconds: float) -> bool:
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
-            return
+            return True
         try:
-            select.select([handle], [], [], seconds)
+            return bool(select.select([handle], [], [], seconds)[0])
         finally:
             os.close(handle)

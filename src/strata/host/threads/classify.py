@@ -13,6 +13,7 @@ from typing import Final
 
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.pools import POOLS, LayerName, Pool, of_cgroup, of_thread, stem
+from strata.host.threads.processes import is_contained
 from strata.host.threads.snapshot import Snapshot, Thread
 
 LEAST: Final = 0.3
@@ -26,7 +27,12 @@ _CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """A thread with its pool (None: none of the nine), its layer, and why. gpus and node: those of its process."""
+    """A thread with its pool (None: none of the nine), its layer, and why. gpus and node: those of its process.
+
+    job: the process on an accelerator that it belongs to (its own, an ancestor, or one of its cgroup and user), or
+    None. is_vouched: more than a name speaks for it, which any user gives any thread. is_other_job: `only` was
+    asked for another job.
+    """
 
     thread: Thread
     pool: Pool | None
@@ -35,6 +41,9 @@ class Classified:
     evidence: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
     node: int | None = None
+    job: int | None = None
+    is_vouched: bool = True
+    is_other_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ class _Process:
     gpus: tuple[int, ...]
     node: int | None
     is_child_of_user: bool
+    job: int | None
     sizes: Mapping[str, int]
     unnamed: _Crew
 
@@ -68,7 +78,9 @@ class _Process:
 def classify(snapshot: Snapshot) -> tuple[Classified, ...]:
     """Return every thread of a snapshot with its pool and layer."""
     users = {pid for pid in snapshot.processes if _uses(snapshot, pid)[0]}
-    processes = {pid: _process(snapshot, pid, users) for pid in snapshot.processes}
+    leaders = {pid: snapshot.processes[pid][0] for pid in sorted(users)}
+    homes = {(leader.cgroup, leader.user): pid for pid, leader in leaders.items() if leader.cgroup.strip("/")}
+    processes = {pid: _process(snapshot, pid, users, homes) for pid in snapshot.processes}
     return tuple(_classified(thread, processes[thread.pid]) for thread in snapshot.threads)
 
 
@@ -102,13 +114,14 @@ def _uses(snapshot: Snapshot, pid: int) -> tuple[bool, str]:
     return (False, "") if inherited else (True, f"its process holds {', '.join(files[:2])}")
 
 
-def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
+def _process(snapshot: Snapshot, pid: int, users: set[int], homes: Mapping[tuple[str, int], int]) -> _Process:
     uses, why = _uses(snapshot, pid)
     owner = pid if uses else next((ancestor for ancestor in snapshot.ancestors(pid) if ancestor in users), None)
     files = snapshot.devices.get(owner, ()) if owner is not None else ()
     listed = [gpu for gpu in snapshot.gpus if owner in gpu.pids]
     gpus = listed or [gpu for gpu in snapshot.gpus if gpu.file in files]
     nodes = {gpu.node for gpu in gpus}
+    member = snapshot.processes[pid][0]
     return _Process(
         uses,
         bool(snapshot.devices.get(pid)),
@@ -117,6 +130,7 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
         # Threads that serve GPUs on two nodes have no home on either.
         nodes.pop() if len(nodes) == 1 else None,
         not uses and owner is not None,
+        owner if owner is not None else homes.get((member.cgroup, member.user)),
         Counter(stem(thread.name) for thread in snapshot.processes[pid]),
         _crew(snapshot.processes[pid]),
     )
@@ -140,13 +154,27 @@ def _classified(thread: Thread, process: _Process) -> Classified:
     confidence = (1.0 - against[best]) if best is not None else 0.0
     if len(ranked) > 1:
         confidence *= 1.0 - 0.5 * (1.0 - against[ranked[1]])
+    # Who asks the driver was let in by the device's rights; root of the machine itself needs no name to get ahead.
+    is_vouched = process.job is not None or process.asks or (thread.user == 0 and not is_contained(thread.cgroup))
     if best is None or confidence < LEAST:
         layer, why = _unknown(process)
-        return Classified(thread, None, layer, 0.0, (why,), process.gpus, process.node)
+        return Classified(
+            thread, None, layer, 0.0, (why,), process.gpus, process.node, process.job, is_vouched=is_vouched
+        )
     evidence = tuple(reasons[best])
     if len(ranked) > 1:
         evidence += (f"but {reasons[ranked[1]][0]} ({ranked[1]})",)
-    return Classified(thread, best, POOLS[best].layer, round(confidence, 3), evidence, process.gpus, process.node)
+    return Classified(
+        thread,
+        best,
+        POOLS[best].layer,
+        round(confidence, 3),
+        evidence,
+        process.gpus,
+        process.node,
+        process.job,
+        is_vouched=is_vouched,
+    )
 
 
 def _unknown(process: _Process) -> tuple[LayerName, str]:
@@ -202,10 +230,11 @@ TOLD: Final = 0.5
 
 
 def only(threads: Sequence[Classified], snapshot: Snapshot, pid: int) -> tuple[Classified, ...]:
-    """Return all threads, where those of other jobs than that of process `pid` are the rest.
+    """Return all threads, where those outside of the job of process `pid` are the rest.
 
-    Of the job itself no thread is the rest; without a critical thread, as on a machine without an accelerator,
-    its first thread is taken for one.
+    Those of other jobs on accelerators keep their layer and are marked, so that nobody puts them back. Of the job
+    itself no thread is the rest; without a critical thread, as on a machine without an accelerator, its first
+    thread is taken for one.
     """
     members = snapshot.tree(pid)
     has_critical = any(thread.layer == "critical" for thread in threads if thread.thread.pid in members)
@@ -220,12 +249,14 @@ def only(threads: Sequence[Classified], snapshot: Snapshot, pid: int) -> tuple[C
 def _inside(thread: Classified, *, leads: bool) -> Classified:
     if leads:
         why = "it is the first thread of the job, which has no other sign of a critical one"
-        return replace(thread, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
+        thread = replace(thread, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
     if thread.layer == "rest":
-        return replace(thread, layer="pipeline", evidence=(*thread.evidence, "it belongs to the job"))
-    return thread
+        thread = replace(thread, layer="pipeline", evidence=(*thread.evidence, "it belongs to the job"))
+    return replace(thread, is_vouched=True)
 
 
 def _outside(thread: Classified, pid: int) -> Classified:
+    if thread.job is not None:
+        return replace(thread, is_other_job=True)
     why = f"it does not descend from process {pid}"
     return replace(thread, pool=None, layer="rest", confidence=0.0, evidence=(why,))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.fleet.local import cpu_list
-from strata.host.machine.kernel import read_attribute
+from strata.host.machine.kernel import read_attribute, threads_in
 from strata.host.threads.gpus import gpus as gpus_of
 from strata.host.threads.snapshot import Gpu, Snapshot, Thread
 
@@ -41,7 +41,7 @@ def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> S
         if not members:
             continue
         threads += members
-        held = _devices(folder)
+        held = devices_of(folder)
         if held is None:
             num_hidden += 1
         elif held:
@@ -61,16 +61,16 @@ def _uptime_s(proc: Path) -> float:
 
 
 def _threads(process: Path, uptime_s: float) -> list[Thread]:
-    leader = _status(process / "status")
+    leader = status_of(process / "status")
     # Kernel threads have no memory of their own, and nothing here places them.
     if not leader or "VmSize" not in leader:
         return []
-    tasks = [_thread(folder, leader, uptime_s) for folder in process.glob("task/[0-9]*")]
+    tasks = [_thread(folder, leader, uptime_s) for folder in threads_in(process)]
     return [thread for thread in tasks if thread is not None]
 
 
 def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | None:
-    status, stat = _status(task / "status"), read_attribute(task / "stat")
+    status, stat = status_of(task / "status"), read_attribute(task / "stat")
     # The name may hold anything, also spaces and brackets; the fields begin behind its last bracket.
     fields = stat[stat.rfind(")") + 2 :].split()
     if not status or len(fields) < 20:
@@ -84,7 +84,7 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
         int(leader["PPid"]),
         status["Name"],
         leader["Name"],
-        _cgroup(read_attribute(task / "cgroup")),
+        cgroup_of(read_attribute(task / "cgroup")),
         start_ticks,
         max(0.0, uptime_s - start_ticks / os.sysconf("SC_CLK_TCK")),
         int(schedstat[0]) / NS_PER_S if has_times else None,
@@ -98,7 +98,8 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
     )
 
 
-def _status(path: Path) -> dict[str, str]:
+def status_of(path: Path) -> dict[str, str]:
+    """Return a file of status by its keys; nothing where it has ended."""
     status = {}
     for line in read_attribute(path).split("\n"):
         key, colon, value = line.partition(":\t")
@@ -108,7 +109,7 @@ def _status(path: Path) -> dict[str, str]:
     return status if {"Name", "Tgid", "PPid"} <= status.keys() else {}
 
 
-def _cgroup(text: str) -> str:
+def cgroup_of(text: str) -> str:
     """Return the path in cgroup v2, else the one of the cpu controller."""
     lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
     for number, controllers, path in lines:
@@ -117,7 +118,7 @@ def _cgroup(text: str) -> str:
     return next((path for _, controllers, path in lines if "cpu" in controllers.split(",") and path != "/"), "")
 
 
-def _devices(process: Path) -> tuple[str, ...] | None:
+def devices_of(process: Path) -> tuple[str, ...] | None:
     """Return the accelerator files a process holds; None where one may not look."""
     targets = set()
     try:

@@ -20,8 +20,8 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
 from strata.simulate.analytic import StepModel
+from strata.training.plan.exact.branches import DomainSet
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import DomainSet
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.relocation import relocation_costs
 from strata.training.replan.response import PlanResponse

@@ -158,8 +158,8 @@ class PlanFiguresEntry(FileModel):
     gap: Time | None
     trust: Trust
     batch: Count
-    flops_efficiency: Time
-    bandwidth_efficiency: Time
+    flops_efficiency: Time | None
+    bandwidth_efficiency: Time | None
     efficiencies_trust: Trust
     usd_per_hour: Time | None = None
     cost_usd_per_mtoken: Time | None = None

@@ -28,7 +28,7 @@ Wires = dict[tuple[int, int], dict[Pair, float]]
 def wires(plan: TrainingPlan, params_before: Floats) -> Wires:
     """Return the links between the pipelines of a plan: each layer is exchanged between those that hold it."""
     wires: Wires = defaultdict(lambda: defaultdict(float))
-    held = [shares(pipeline, params_before) for pipeline in plan.pipelines]
+    held = [shares(plan, pipeline, params_before) for pipeline in plan.pipelines]
     for r, q, pair, share in exchanged(held):
         wires[r, q][pair] += share
     return wires

@@ -28,7 +28,8 @@ class Rates(NamedTuple):
     """What nodes reach, shares of their peaks: FLOP/s and memory bytes/s, one number or many [...].
 
     A rate of 0 is one that is not known: that side of the roof is then left out. matrix_speedup: how many times
-    faster the layers' own matrices multiply (in FP8), attention and head not among them. ranks: devices of each
+    faster the layers' own matrices multiply (in FP8), attention and head not among them;
+    attention_speedup: the same of attention to other tokens. ranks: devices of each
     node that share every layer; intra_bandwidth_bytes_per_s: of one of them to the others, one direction,
     intra_latency_s one-way.
     """
@@ -36,6 +37,7 @@ class Rates(NamedTuple):
     flops_per_s: float | Floats
     bytes_per_s: float | Floats
     matrix_speedup: float | Floats = 1.0
+    attention_speedup: float | Floats = 1.0
     ranks: int | Ints = 1
     intra_bandwidth_bytes_per_s: float | Floats = np.inf
     intra_latency_s: float | Floats = 0.0
@@ -98,8 +100,10 @@ def prefill_terms(model: ModelInfo, rates: Rates, *, tokens: float) -> Terms:
 
 def _parts(rates: Rates, flops: tuple[Floats, Floats], read_bytes: Floats, head: tuple[float, float]) -> Floats:
     """Return the slower side of the roof of each part; flops: of the layers' matrices and of their attention."""
-    faster = np.asarray(rates.matrix_speedup, dtype=float)[..., np.newaxis]
-    layers = flops[0] / faster + flops[1]
+    faster, attention = (
+        np.asarray(each, dtype=float)[..., np.newaxis] for each in (rates.matrix_speedup, rates.attention_speedup)
+    )
+    layers = flops[0] / faster + flops[1] / attention
     whole = np.concatenate([layers, np.full((*layers.shape[:-1], 1), head[0])], axis=-1)
     computing_s = _over(whole, rates.flops_per_s)
     reading_s = _over(np.append(read_bytes, head[1]), rates.bytes_per_s)

@@ -51,8 +51,11 @@ static bool charge(struct quota_piece *piece, int row, uint64_t bytes) {
 /* After the driver's answer: keep what was charged with what it gave, or give the charge back. */
 static int settle(int result, enum quota_space space, void **made, const struct quota_piece *piece,
                   int (*give_back)(void *)) {
-    if (result == 0 && (piece->row == ROW_UNLIMITED || pointers_put(space, (uintptr_t)*made, *piece)))
+    struct quota_piece older = {.row = ROW_UNLIMITED};
+    if (result == 0 && (piece->row == ROW_UNLIMITED || pointers_add(space, (uintptr_t)*made, piece, &older))) {
+        ledger_release(older.row, older.bytes); /* of memory that was taken back unseen, as by a reset of the device */
         return 0;
+    }
     if (result == 0) {
         give_back(*made);
         *made = NULL;

@@ -4,15 +4,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static _Atomic(struct attachment *) attachment;
+_Atomic(struct attachment *) ledger_attachment;
 
-enum { EMPTY, ATTACHING, ATTACHED, REFUSED };
+#define CLOSELY 16
 
 static uint64_t magic(void) {
     uint64_t word;
@@ -36,23 +38,56 @@ static const char *write_header(struct ledger_file *file) {
     return NULL;
 }
 
-static int open_file(const char *path) {
-    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file < 0)
-        return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    fchmod(file, 0666); /* users of one container share its limit */
+/* The C library's own is a symbol of 2.33, and the one before is in no header any more. */
+static bool look_at(int file, struct stat *found) {
+    return syscall(SYS_fstat, file, found) == 0;
+}
+
+/* Users of one container share its limit: everybody may write. Made beside and linked whole, so that nobody finds it
+ * between its making and its mode. */
+static int make_file(const char *path) {
+    char beside[4096 + 32];
+    if (snprintf(beside, sizeof beside, "%s.%d", path, (int)getpid()) >= (int)sizeof beside)
+        return -1;
+    int file = open(beside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file >= 0 && (fchmod(file, 0666) != 0 || link(beside, path) != 0)) {
+        close(file);
+        file = -1;
+    }
+    unlink(beside);
     return file;
+}
+
+static int open_file(const char *path) {
+    for (int turn = 0; turn < 3; turn++) {
+        int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (file >= 0 || errno != ENOENT || quota_limits()->ledger_inode)
+            return file;
+        file = make_file(path);
+        if (file >= 0 || errno != EEXIST)
+            return file;
+    }
+    return -1;
+}
+
+/* What is another user's may be cut short at any time, and then ends every program that maps it: only root's and our
+ * own are trusted, but where `strata run` or a pod named the file. */
+static const char *distrust(const struct stat *found) {
+    if (!S_ISREG(found->st_mode))
+        return "it is not a file";
+    if (quota_limits()->ledger_inode && quota_limits()->ledger_inode != found->st_ino)
+        return "it is not the one that the slice began with";
+    return quota_limits()->is_ledger_named || found->st_uid == 0 || found->st_uid == geteuid() ? NULL : "it belongs to another user";
 }
 
 /* Whole on the file system, or a full tmpfs would kill the program at some later charge. What is no ledger of ours is
  * not touched. */
-static const char *make_whole(int file) {
+static const char *make_whole(int file, off_t size) {
     struct {
         uint64_t magic;
         uint32_t version;
     } head = {0};
-    off_t size = lseek(file, 0, SEEK_END);
-    if (size < 0 || pread(file, &head, sizeof head, 0) < 0)
+    if (pread(file, &head, sizeof head, 0) < 0)
         return strerror(errno);
     const char *why = head.magic ? judge(head.magic, head.version) : NULL;
     if (!why && size < (off_t)sizeof(struct ledger_file) && fallocate(file, 0, 0, sizeof(struct ledger_file)) != 0 &&
@@ -61,8 +96,8 @@ static const char *make_whole(int file) {
     return why;
 }
 
-static const char *map(int file, struct ledger_file **start) {
-    const char *why = make_whole(file);
+static const char *map(int file, off_t size, struct ledger_file **start) {
+    const char *why = make_whole(file, size);
     if (why)
         return why;
     *start = mmap(NULL, sizeof **start, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -75,19 +110,20 @@ static const char *map(int file, struct ledger_file **start) {
     return why;
 }
 
-/* The C library's own is a symbol of 2.33, and the one before is in no header any more. */
-static bool look_at(int file, struct stat *found) {
-    return syscall(SYS_fstat, file, found) == 0;
-}
-
 static const char *take_slot(struct attachment *attached, int file) {
     struct stat found;
-    const char *why = map(file, &attached->file);
+    const char *why = look_at(file, &found) ? distrust(&found) : strerror(errno);
+    if (!why)
+        why = map(file, found.st_size, &attached->file);
     if (why)
         return why;
-    int slot = slots_take(attached->file, file);
-    if (slot < 0 || !look_at(file, &found)) {
-        why = errno ? strerror(errno) : "every slot is taken";
+    if (!quota_guard(attached->file, sizeof *attached->file, &attached->state))
+        return "no memory";
+    bool has_others = false;
+    int slot = slots_take(attached->file, file, &has_others);
+    if (slot < 0) {
+        why = errno == ESTALE ? "it was cut short while in use" : errno ? strerror(errno) : "every slot is taken";
+        quota_unguard(attached->file);
         munmap(attached->file, sizeof *attached->file);
         return why;
     }
@@ -95,17 +131,34 @@ static const char *take_slot(struct attachment *attached, int file) {
     attached->device = found.st_dev;
     attached->inode = found.st_ino;
     // Where many start together, each asking closely about all the others would take long.
-    attached->is_first = !slots_sweep(attached->file, file, slot, atomic_load(&attached->file->slots_used) <= 16);
+    if (atomic_load(&attached->file->slots_used) <= CLOSELY)
+        has_others = slots_sweep(attached->file, file, slot, true);
+    else
+        has_others |= slots_sweep_rest(attached->file, file, slot);
+    attached->is_first = !has_others;
     return NULL;
+}
+
+/* Kept open: a forked child inherits it with the device's descriptors, and with the last copy of those the driver frees
+ * what we hold; so the lock on our slot lasts as long. A number behind theirs, since exit and exec close in order; out of
+ * the way of programs that number their files themselves. */
+static int keep(int file) {
+    static const int places[] = {1000, 250};
+    int kept = -1;
+    for (size_t at = 0; kept < 0 && at < sizeof places / sizeof *places; at++)
+        kept = fcntl(file, F_DUPFD_CLOEXEC, places[at]);
+    if (kept >= 0)
+        close(file);
+    return kept >= 0 ? kept : file;
 }
 
 static bool attach(struct attachment *attached) {
     int known = errno, file = open_file(quota_limits()->ledger);
     const char *why = file < 0 ? strerror(errno) : take_slot(attached, file);
-    // The mapping keeps the open file, and with it the lock on our slot; so would, until it ends or executes another
-    // program, a child that one of our threads has forked just now.
-    if (file >= 0)
+    if (why && file >= 0)
         close(file);
+    else if (!why)
+        attached->descriptor = keep(file);
     errno = known;
     if (why)
         quota_say("no ledger at %s: %s; %s", quota_limits()->ledger, why,
@@ -113,44 +166,58 @@ static bool attach(struct attachment *attached) {
     return why == NULL;
 }
 
-void ledger_sweep(struct attachment *attached) {
-    int known = errno, file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+static bool is_the_file(const struct attachment *attached, int file) {
     struct stat found;
-    // Another file in its place knows nothing of who lives.
-    if (file >= 0 && look_at(file, &found) && found.st_dev == attached->device && found.st_ino == attached->inode)
-        slots_sweep(attached->file, file, (int)attached->slot, true);
-    if (file >= 0)
-        close(file);
-    errno = known;
+    return file >= 0 && look_at(file, &found) && found.st_dev == attached->device && found.st_ino == attached->inode;
 }
 
-static struct attachment *attach_slow(void) {
-    struct attachment *attached = atomic_load(&attachment);
+bool ledger_sweep(struct attachment *attached) {
+    int known = errno, file = attached->descriptor;
+    if (atomic_load(&attached->file->owners[attached->slot]) == 0) { // ours to write, and never that
+        atomic_store(&attached->state, QUOTA_LOST);
+        return false;
+    }
+    // Locks of one descriptor do not keep its own threads apart.
+    for (unsigned turn = 0; atomic_exchange(&attached->sweeping, 1); turn++)
+        quota_wait(turn);
+    bool is_ours = is_the_file(attached, file);
+    if (!is_ours)
+        file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    // Another file in its place knows nothing of who lives.
+    if (is_the_file(attached, file))
+        slots_sweep(attached->file, file, (int)attached->slot, true);
+    if (!is_ours && file >= 0)
+        close(file);
+    atomic_store(&attached->sweeping, 0);
+    errno = known;
+    return true;
+}
+
+void ledger_begin(void) {
+    if (!quota_limits()->off && !quota_limits()->broken)
+        ledger_attach();
+}
+
+struct attachment *ledger_attach_slow(void) {
+    struct attachment *attached = atomic_load(&ledger_attachment);
     if (!attached) {
         struct attachment *fresh = quota_wiped(sizeof *fresh);
         if (!fresh)
             return NULL;
         // A loser's page is left: this happens once, and a fork-wiped page may be in the list of fork.c.
-        attached = atomic_compare_exchange_strong(&attachment, &attached, fresh) ? fresh : attached;
+        attached = atomic_compare_exchange_strong(&ledger_attachment, &attached, fresh) ? fresh : attached;
     }
     uint32_t state = EMPTY;
     if (atomic_compare_exchange_strong(&attached->state, &state, ATTACHING)) {
-        state = attach(attached) ? ATTACHED : REFUSED;
-        atomic_store_explicit(&attached->state, state, memory_order_release);
+        uint32_t found = attach(attached) ? ATTACHED : REFUSED;
+        state = ATTACHING; // unless it was lost meanwhile
+        state = atomic_compare_exchange_strong(&attached->state, &state, found) ? found : state;
     }
     for (unsigned turn = 0; state == ATTACHING; turn++) {
         quota_wait(turn);
         state = atomic_load_explicit(&attached->state, memory_order_acquire);
     }
     return state == ATTACHED ? attached : NULL;
-}
-
-struct attachment *ledger_attach(void) {
-    quota_notice_fork();
-    struct attachment *attached = atomic_load_explicit(&attachment, memory_order_acquire);
-    if (__builtin_expect(attached && atomic_load_explicit(&attached->state, memory_order_acquire) == ATTACHED, 1))
-        return attached;
-    return attach_slow();
 }
 
 /* The row with this key, made if there is none; -1 where all are taken. */
@@ -183,7 +250,8 @@ static void agree(struct attachment *attached, enum quota_vendor vendor, int ord
     }
 }
 
-static int row_slow(struct attachment *attached, enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
+static int row_slow(struct attachment *attached, enum quota_vendor vendor, int ordinal, int limit,
+                    uint64_t (*key_of)(int)) {
     uint64_t key = key_of(ordinal);
     uint32_t unnamed[2] = {vendor, (uint32_t)ordinal};
     bool is_new;
@@ -192,25 +260,58 @@ static int row_slow(struct attachment *attached, enum quota_vendor vendor, int o
         quota_say("the ledger has no row left for device %d", ordinal);
         return quota_limits()->closed ? ROW_CLOSED : ROW_UNLIMITED;
     }
-    agree(attached, vendor, ordinal, row);
+    agree(attached, vendor, limit, row);
     if (key)
         atomic_store(&attached->rows[vendor][ordinal], (int8_t)(row + 1));
     return row;
 }
 
-int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordinal)) {
+/* Which of this process's limits is a device's. `strata run --device` names it by UUID, since whoever is started may
+ * number devices anew (CUDA_VISIBLE_DEVICES); without one, by the number it has here. -1: none, for certain. */
+static int limit_of(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
     const struct quota_limits *limits = quota_limits();
-    if (limits->off || ordinal < 0 || ordinal >= QUOTA_MOST_DEVICES)
+    uint64_t key = vendor == NVIDIA && limits->device_key ? key_of(ordinal) : 0;
+    return !key ? ordinal : key == limits->device_key ? limits->device : -1;
+}
+
+QUOTA_SELDOM static int find_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
+    const struct quota_limits *limits = quota_limits();
+    if (limits->off)
         return ROW_UNLIMITED;
     if (limits->broken)
         return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
-    if (!limits->memory_bytes[ordinal] && !limits->cores_percent[ordinal])
-        return ROW_UNLIMITED;
+    bool has_limit = limits->memory_bytes[ordinal] || limits->cores_percent[ordinal];
+    if (!has_limit && !limits->device_key) {
+        // Others of the slice may know the device by another number, under which it has a limit.
+        uint64_t key = key_of(ordinal);
+        return key ? ledger_find(key) : ROW_UNLIMITED;
+    }
     struct attachment *attached = ledger_attach();
     if (!attached)
         return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
     int known = atomic_load_explicit(&attached->rows[vendor][ordinal], memory_order_relaxed);
-    return known > 0 ? known - 1 : row_slow(attached, vendor, ordinal, key_of);
+    if (known > 0)
+        return known - 1;
+    int limit = known == ROW_UNLIMITED ? -1 : limit_of(vendor, ordinal, key_of);
+    if (limit >= 0 && (limits->memory_bytes[limit] || limits->cores_percent[limit]))
+        return row_slow(attached, vendor, ordinal, limit, key_of);
+    if (limit < 0)
+        atomic_store(&attached->rows[vendor][ordinal], ROW_UNLIMITED);
+    return ROW_UNLIMITED;
+}
+
+int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordinal)) {
+    if (ordinal < 0 || ordinal >= QUOTA_MOST_DEVICES)
+        return ROW_UNLIMITED;
+    quota_notice_fork();
+    // Who is not limited is never attached.
+    struct attachment *attached = atomic_load_explicit(&ledger_attachment, memory_order_acquire);
+    if (__builtin_expect(attached && atomic_load_explicit(&attached->state, memory_order_acquire) == ATTACHED, 1)) {
+        int known = atomic_load_explicit(&attached->rows[vendor][ordinal], memory_order_relaxed);
+        if (__builtin_expect(known > 0, 1))
+            return known - 1;
+    }
+    return find_row(vendor, ordinal, key_of);
 }
 
 int ledger_find(uint64_t key) {

@@ -1,13 +1,19 @@
-/* The limits of this process, from its environment: the contract is fleet/slices.py's, HAMi's names included. */
+/* The limits of this process, from its environment: the contract is fleet/slices.py's, HAMi's names included. Where that
+ * has none, from a file that the webhook puts into pods: who logs in, or is started with an empty environment, is in the
+ * slice as well. */
 #include "quota.h"
 
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#ifndef QUOTA_LIMITS_FILE
+#define QUOTA_LIMITS_FILE "/etc/strata/limits" /* NAME=VALUE lines */
+#endif
+
 static struct quota_limits limits;
-static _Atomic int state; /* 0 unread, 1 being read, 2 read */
+_Atomic(const struct quota_limits *) quota_limits_read;
 
 /* Read digits with an optional fraction; NULL without any. */
 static const char *number(const char *text, double *value) {
@@ -98,37 +104,100 @@ static bool cores(const char *text, uint64_t *percent) {
 
 typedef bool reader(const char *text, uint64_t *value);
 
-/* The first variable that is set decides: NAME_<device>, then NAME. Returns whether one is set. */
-static bool first(const char *name, int device, reader *read, uint64_t *value) {
-    char one[64];
-    snprintf(one, sizeof one, "%s_%d", name, device);
-    const char *names[] = {one, name};
-    for (int at = 0; at < 2; at++) {
-        const char *text = getenv(names[at]);
-        if (!text || !*(text = skip_spaces(text)))
-            continue;
-        if (!read(text, value)) {
-            limits.broken = true;
-            *value = 0;
-            quota_say("%s=%s is no limit (16Gi or a number of bytes for memory, 30 for cores); %s", names[at], text,
-                      limits.closed ? "every allocation is refused" : "there is no limit");
-        }
-        return true;
+/* What NAME=VALUE gives for a name, up to where that ends: NULL where another name stands there. */
+static const char *behind_name(const char *setting, const char *name) {
+    size_t length = strlen(name);
+    return strncmp(setting, name, length) == 0 ? setting + length : NULL;
+}
+
+/* The environment, or the lines of the file. */
+static char **settings;
+
+static const char *setting(const char *name) {
+    for (char **at = settings; at && *at; at++) {
+        const char *rest = behind_name(*at, name);
+        if (rest && *rest == '=')
+            return rest + 1;
     }
+    return NULL;
+}
+
+static bool has_limits(void) {
+    static const char *const names[] = {"STRATA_MEMORY_LIMIT", "STRATA_CORES_LIMIT", "STRATA_QUOTA=",
+                                        "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"};
+    for (char **at = settings; at && *at; at++)
+        for (size_t name = 0; name < sizeof names / sizeof *names; name++)
+            if (behind_name(*at, names[name]))
+                return true;
     return false;
 }
 
-/* Whether a variable begins so: most programs have none, and every one of theirs is started with this. */
-static bool is_set(const char *name) {
-    size_t length = strlen(name);
-    for (char **at = environ; at && *at; at++)
-        if (strncmp(*at, name, length) == 0)
-            return true;
-    return false;
+static void read_file(void) {
+    static char text[4096], *lines[64];
+    int file = open(QUOTA_LIMITS_FILE, O_RDONLY | O_CLOEXEC | O_NOCTTY), count = 0;
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0)
+        close(file);
+    for (char *at = text; length > 0 && at < text + length && count < 63; count++) {
+        lines[count] = at;
+        char *end = strchr(at, '\n');
+        if (!end)
+            end = text + length;
+        *end = '\0';
+        at = end + 1;
+    }
+    if (length > 0)
+        settings = lines;
+}
+
+struct amounts {
+    uint64_t of[QUOTA_MOST_DEVICES];
+    bool is_set[QUOTA_MOST_DEVICES];
+};
+
+static uint64_t amount(const char *setting, const char *text, reader *read) {
+    uint64_t value = 0;
+    if (!read(text, &value)) {
+        limits.broken = true;
+        value = 0;
+        quota_say("%.*s=%s is no limit (16Gi or a number of bytes for memory, 30 for cores); %s",
+                  (int)(strchr(setting, '=') - setting), setting, text,
+                  limits.closed ? "every allocation is refused" : "there is no limit");
+    }
+    return value;
+}
+
+/* NAME_<device> decides, then NAME. What is set already stays. */
+static void read_amounts(const char *name, reader *read, struct amounts *amounts) {
+    const char *all = NULL, *text;
+    for (char **at = settings; at && *at; at++) {
+        const char *rest = behind_name(*at, name);
+        int device = 0;
+        if (!rest)
+            continue;
+        if (*rest == '=' && !all)
+            all = *at;
+        if (*rest++ != '_' || *rest < '0' || *rest > '9')
+            continue;
+        for (; *rest >= '0' && *rest <= '9' && device < QUOTA_MOST_DEVICES; rest++)
+            device = 10 * device + (*rest - '0');
+        if (*rest != '=' || device >= QUOTA_MOST_DEVICES || amounts->is_set[device] || !*(text = skip_spaces(rest + 1)))
+            continue;
+        amounts->is_set[device] = true;
+        amounts->of[device] = amount(*at, text, read);
+    }
+    if (!all || !*(text = skip_spaces(strchr(all, '=') + 1)))
+        return;
+    uint64_t value = amount(all, text, read);
+    for (int device = 0; device < QUOTA_MOST_DEVICES; device++)
+        if (!amounts->is_set[device]) {
+            amounts->is_set[device] = true;
+            amounts->of[device] = value;
+        }
 }
 
 static bool is_word(const char *name, const char *word) {
-    const char *text = getenv(name);
+    const char *text = setting(name);
     if (!text)
         return false;
     for (; *text && *word; text++, word++)
@@ -137,11 +206,50 @@ static bool is_word(const char *name, const char *word) {
     return !*text && !*word;
 }
 
+static int hex(char digit) {
+    int letter = digit | 0x20;
+    return digit >= '0' && digit <= '9' ? digit - '0' : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+uint64_t quota_key_of_uuid(const char *text) {
+    unsigned char uuid[16];
+    int digits = 0;
+    if (strnlen(text, 4) < 4 || text[3] != '-')
+        return 0;
+    for (const char *at = text + 4; *at && digits < 32; at++) {
+        int value = hex(*at);
+        if (value < 0)
+            continue;
+        uuid[digits / 2] = (unsigned char)(digits % 2 ? uuid[digits / 2] << 4 | value : value);
+        digits++;
+    }
+    return digits == 32 ? quota_hash(uuid, sizeof uuid) : 0;
+}
+
+static void read_device(void) {
+    const char *uuid = setting("STRATA_DEVICE_UUID");
+    limits.device_key = uuid ? quota_key_of_uuid(uuid) : 0;
+    for (limits.device = 0; limits.device < QUOTA_MOST_DEVICES - 1; limits.device++)
+        if (limits.memory_bytes[limits.device] || limits.cores_percent[limits.device])
+            return;
+}
+
+static void read_policy(void) {
+    const char *policy = setting("STRATA_CORES_POLICY"), *priority = setting("STRATA_CORES_PRIORITY");
+    limits.is_lent = is_word("STRATA_CORES_POLICY", "lend");
+    if (policy && *policy && !limits.is_lent && !is_word("STRATA_CORES_POLICY", "fixed"))
+        quota_say("STRATA_CORES_POLICY=%s is neither fixed nor lend; it is taken for fixed", policy);
+    if (priority && *priority >= '0' && *priority <= '9' && !priority[1])
+        limits.priority = (uint32_t)(*priority - '0');
+    else if (priority && *priority)
+        quota_say("STRATA_CORES_PRIORITY=%s is not a digit; it is taken for 0", priority);
+}
+
 /* Copied: programs that set their title write over the environment. Without a ledger of its own a limit is shared
  * by what runs as one user under one /tmp, which is what a container is. */
 static void find_ledger(void) {
     static char path[4096];
-    const char *ours = getenv("STRATA_LEDGER"), *hami = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    const char *ours = setting("STRATA_LEDGER"), *hami = setting("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     int length;
     if (ours && *ours)
         length = snprintf(path, sizeof path, "%s", ours);
@@ -150,42 +258,62 @@ static void find_ledger(void) {
     else
         length = snprintf(path, sizeof path, "/tmp/strata-quota.%u", (unsigned)geteuid());
     limits.ledger = length < (int)sizeof path ? path : "";
+    limits.is_ledger_named = ours != NULL;
+    const char *inode = ours && *ours ? setting("STRATA_LEDGER_INODE") : NULL;
+    for (; inode && *inode >= '0' && *inode <= '9'; inode++)
+        limits.ledger_inode = 10 * limits.ledger_inode + (uint64_t)(*inode - '0');
 }
 
-static void read_environment(void) {
+static void read_context(void) {
+    const char *text = setting("STRATA_CONTEXT_BYTES");
+    if (!text || !*(text = skip_spaces(text)))
+        return;
+    limits.is_context_given = memory(text, &limits.context_bytes) || strcmp(text, "0") == 0;
+    if (!limits.is_context_given)
+        quota_say("STRATA_CONTEXT_BYTES=%s is no amount of memory (300Mi, 0); contexts are measured", text);
+}
+
+static void read_settings(void) {
+    settings = environ;
+    if (!has_limits())
+        read_file();
     find_ledger();
     limits.closed = !is_word("STRATA_QUOTA_FAIL", "open");
     limits.off = true;
     if (is_word("STRATA_QUOTA", "off"))
         return;
     bool is_hami_on = !is_word("CUDA_DISABLE_CONTROL", "true") && !is_word("CUDA_DISABLE_CONTROL", "1");
-    bool has_memory = is_set("STRATA_MEMORY_LIMIT"), has_hami_memory = is_hami_on && is_set("CUDA_DEVICE_MEMORY_LIMIT");
-    bool has_cores = is_set("STRATA_CORES_LIMIT"), has_hami_cores = is_hami_on && is_set("CUDA_DEVICE_SM_LIMIT");
-    bool has_any = has_memory || has_hami_memory || has_cores || has_hami_cores;
-    for (int device = 0; has_any && device < QUOTA_MOST_DEVICES; device++) {
-        uint64_t bytes = 0, percent = 0;
-        if (!(has_memory && first("STRATA_MEMORY_LIMIT", device, memory, &bytes)) && has_hami_memory)
-            first("CUDA_DEVICE_MEMORY_LIMIT", device, hami_memory, &bytes);
-        if (!(has_cores && first("STRATA_CORES_LIMIT", device, cores, &percent)) && has_hami_cores)
-            first("CUDA_DEVICE_SM_LIMIT", device, cores, &percent);
-        limits.memory_bytes[device] = bytes;
-        limits.cores_percent[device] = (uint32_t)percent;
-        limits.has_cores |= percent != 0;
-        limits.off &= !bytes && !percent;
+    struct amounts bytes = {0}, percent = {0};
+    read_amounts("STRATA_MEMORY_LIMIT", memory, &bytes);
+    read_amounts("STRATA_CORES_LIMIT", cores, &percent);
+    if (is_hami_on) {
+        read_amounts("CUDA_DEVICE_MEMORY_LIMIT", hami_memory, &bytes);
+        read_amounts("CUDA_DEVICE_SM_LIMIT", cores, &percent);
+    }
+    for (int device = 0; device < QUOTA_MOST_DEVICES; device++) {
+        limits.memory_bytes[device] = bytes.of[device];
+        limits.cores_percent[device] = (uint32_t)percent.of[device];
+        limits.has_cores |= percent.of[device] != 0;
+        limits.off &= !bytes.of[device] && !percent.of[device];
     }
     limits.off &= !limits.broken;
+    read_context();
+    read_policy();
+    read_device();
 }
 
-const struct quota_limits *quota_limits(void) {
-    if (__builtin_expect(atomic_load_explicit(&state, memory_order_acquire) == 2, 1))
-        return &limits;
-    int unread = 0;
-    if (atomic_compare_exchange_strong(&state, &unread, 1)) {
-        read_environment();
-        atomic_store_explicit(&state, 2, memory_order_release);
-    } else {
-        for (unsigned turn = 0; atomic_load_explicit(&state, memory_order_acquire) != 2; turn++)
-            quota_wait(turn);
+/* Before the program can change what it was started with. Nothing is said here unless a limit cannot be read. */
+__attribute__((constructor)) static void read_early(void) {
+    quota_limits();
+}
+
+const struct quota_limits *quota_limits_slow(void) {
+    static _Atomic bool is_begun;
+    if (!atomic_exchange(&is_begun, true)) {
+        read_settings();
+        atomic_store_explicit(&quota_limits_read, &limits, memory_order_release);
     }
+    for (unsigned turn = 0; !atomic_load_explicit(&quota_limits_read, memory_order_acquire); turn++)
+        quota_wait(turn);
     return &limits;
 }

@@ -1,68 +1,50 @@
-/* CUDA: a share of a device's time, kept as a token bucket over launches of kernels, cooperative kernels and graphs.
+/* CUDA: a share of a device's time, kept over launches of kernels, cooperative kernels and graphs.
  *
- * The bucket lies in the ledger's row and is one number: the instant from which the slice has its share again. Device
- * time used puts it off by that time / share; a launch waits while it is more than BURST_NS ahead.
- *
- * Device time is measured by events around a sample of the launches (every graph, one kernel of about 16, at random so
- * that no rhythm of the program hides), each counting for those since the sample before. That is an estimate, and it
- * comes late by what the program has queued: right over seconds, not over milliseconds. Kernels side by side in several
- * streams count each, and a kernel's time includes the turns of other tenants: the share is kept rather too strictly.
+ * What launches took is measured (meter.c) and put into the slice's bucket (share.c), which lies in the ledger's row. A
+ * launch waits while the slice is too far ahead of its share, and while its stream has much queued that nobody knows the
+ * cost of yet; never for longer than SHARE_LAUNCH_WAIT_NS. A debt that launches cannot wait off, as after a kernel of
+ * seconds, is waited off where the program waits for the device anyway. Who else is at work is on the device's board.
  */
+#include "cores.h"
 #include "cuda.h"
+#include "meter.h"
+#include "share.h"
 
-#include <time.h>
+#define LOOK_NS 2000000ull        /* how often who waits looks again */
+#define SYNC_DEBT_NS 500000000ull /* left to launches to wait off */
+#define SYNC_WAIT_NS 5000000000ull
+#define WORKS_NS 100000000ull     /* a launch that nobody waits for is work for so long */
+#define WAITS_NS 10000000000ull   /* somebody waits for the device: it tells when that ends */
+#define WANTS_NS 1000000ull       /* between two steps a program wants the device still */
+#define TOLD_EVERY 64u            /* launches of who has no limit */
 
-#define BURST_NS 50000000ull
-#define MEAN_INTERVAL 16u
-#define MOST_PROBES 4
+enum { CAPTURE_RELAXED = 2 };
 
-enum kind { KERNELS, GRAPH_LAUNCHES, NUM_KINDS };
-enum { EMPTY, MAKING, IDLE, RECORDING, RECORDED };
-enum { NOT_READY = 600, CAPTURE_RELAXED = 2 };
-
-/* A pair of events, used again and again. */
-struct probe {
-    _Atomic uint32_t state;
-    uint32_t weight; /* launches that the measured one stands for */
-    void *begin, *end, *context;
-};
-
-struct sampler {
-    _Atomic uint32_t since;  /* launches since the last sample */
-    _Atomic uint32_t wanted; /* the next sample, in launches since the last */
-    struct probe probes[MOST_PROBES];
-};
-
-struct launch {
-    int row;
-    void *stream;
-    struct probe *probe;
-};
-
-static _Atomic(struct sampler *) samplers; /* [QUOTA_MOST_DEVICES][NUM_KINDS] */
+static _Atomic(struct meter *) meters; /* [QUOTA_MOST_DEVICES] */
 
 static struct quota_call create = {"cuEventCreate", CUDA, NULL};
-static struct quota_call record = {"cuEventRecord", CUDA, NULL};
 static struct quota_call query = {"cuEventQuery", CUDA, NULL};
-static struct quota_call elapsed = {"cuEventElapsedTime", CUDA, NULL};
 static struct quota_call get_context = {"cuCtxGetCurrent", CUDA, NULL};
 static struct quota_call exchange_mode = {"cuThreadExchangeStreamCaptureMode", CUDA, NULL};
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static struct sampler *sampler_of(int device, enum kind kind) {
+static struct meter *meter_of(int device) {
     quota_notice_fork();
-    struct sampler *known = atomic_load_explicit(&samplers, memory_order_acquire);
+    struct meter *known = atomic_load_explicit(&meters, memory_order_acquire);
     if (!known) {
-        struct sampler *fresh = quota_wiped(sizeof(struct sampler[QUOTA_MOST_DEVICES][NUM_KINDS]));
-        if (fresh && atomic_compare_exchange_strong(&samplers, &known, fresh))
+        struct meter *fresh = quota_wiped(sizeof(struct meter[QUOTA_MOST_DEVICES]));
+        if (fresh && atomic_compare_exchange_strong(&meters, &known, fresh))
             known = fresh;
     }
-    return known ? known + device * NUM_KINDS + kind : NULL;
+    return known && device >= 0 && device < QUOTA_MOST_DEVICES ? known + device : NULL;
+}
+
+static void lock(struct meter *meter) {
+    for (unsigned turn = 0; atomic_exchange_explicit(&meter->lock, 1, memory_order_acquire); turn++)
+        quota_wait(turn);
+}
+
+static void unlock(struct meter *meter) {
+    atomic_store_explicit(&meter->lock, 0, memory_order_release);
 }
 
 /* Under capture of another stream some questions would end that capture: not in this mode. */
@@ -72,175 +54,180 @@ static void exchange(int *mode) {
         real(mode);
 }
 
-static void use(struct ledger_row *row, uint64_t device_ns) {
-    uint32_t percent = atomic_load(&row->cores_percent);
-    uint64_t ready = atomic_load(&row->cores_ready_ns), now = now_ns(), next;
-    if (!percent)
-        return;
-    do
-        next = (ready > now ? ready : now) + device_ns * 100 / percent;
-    while (!atomic_compare_exchange_weak(&row->cores_ready_ns, &ready, next));
-}
-
-/* Take in what has been measured by now. */
-static void collect(struct ledger_row *row, struct sampler *sampler) {
-    int (*ask)(void *) = (int (*)(void *))quota_call(&query);
-    int (*between)(float *, void *, void *) = (int (*)(float *, void *, void *))quota_call(&elapsed);
-    for (int at = 0; ask && between && at < MOST_PROBES; at++) {
-        struct probe *probe = &sampler->probes[at];
-        uint32_t state = RECORDED;
-        float ms = 0;
-        if (atomic_load(&probe->state) != RECORDED || !atomic_compare_exchange_strong(&probe->state, &state, MAKING))
-            continue;
-        int result = ask(probe->end);
-        if (result == 0 && between(&ms, probe->begin, probe->end) == 0 && ms >= 0)
-            use(row, (uint64_t)((double)ms * 1e6 * probe->weight));
-        // Any other answer: the events ended with their context.
-        atomic_store(&probe->state, result == NOT_READY ? RECORDED : result == 0 ? IDLE : EMPTY);
-    }
-}
-
 static void *context_here(void) {
     int (*ask)(void **) = (int (*)(void **))quota_call(&get_context);
     void *context = NULL;
     return ask && ask(&context) == 0 ? context : NULL;
 }
 
-static struct probe *free_probe(struct sampler *sampler) {
-    int (*make)(void **, unsigned) = (int (*)(void **, unsigned))quota_call(&create);
-    void *context = context_here();
-    for (int at = 0; make && context && at < MOST_PROBES; at++) {
-        struct probe *probe = &sampler->probes[at];
-        uint32_t state = atomic_load(&probe->state);
-        if ((state != EMPTY && (state != IDLE || probe->context != context)) ||
-            !atomic_compare_exchange_strong(&probe->state, &state, RECORDING))
-            continue;
-        if (state == IDLE || (make(&probe->begin, 0) == 0 && make(&probe->end, 0) == 0)) {
-            probe->context = context;
-            return probe;
-        }
-        atomic_store(&probe->state, EMPTY);
+static struct seat *seat_of(int device, struct ledger_row *row) {
+    const struct quota_limits *limits = quota_limits();
+    struct seat *seat = board_seat(device, atomic_load(&row->key));
+    if (seat) {
+        atomic_store(&seat->slice, quota_hash(limits->ledger, __builtin_strlen(limits->ledger)));
+        atomic_store(&seat->percent, atomic_load(&row->cores_percent));
+        atomic_store(&seat->priority, limits->priority);
     }
-    return NULL;
+    return seat;
 }
 
-static bool mark(void *event, void *stream) {
-    int (*real)(void *, void *) = (int (*)(void *, void *))quota_call(&record);
-    return real && real(event, stream) == 0;
+static void tell(struct seat *seat, uint64_t works_ns, uint64_t wants_ns) {
+    if (seat)
+        seat_tell(seat, quota_now_ns(), works_ns, wants_ns);
 }
 
-static struct probe *begin_sample(struct sampler *sampler, enum kind kind, void *stream) {
-    uint32_t since = atomic_fetch_add(&sampler->since, 1) + 1;
-    if (since < atomic_load(&sampler->wanted) || graphs_is_capturing(stream))
-        return NULL;
-    struct probe *probe = free_probe(sampler);
-    if (!probe)
-        return NULL;
-    if (!mark(probe->begin, stream)) {
-        atomic_store(&probe->state, EMPTY);
-        return NULL;
+/* How many others were at work on average since the last stretch was charged, or since this one began. */
+static double others_since(struct meter *meter, const struct board *board, const struct seat *seat, uint64_t now) {
+    uint64_t worked = share_others_ns(board, seat, now), before = meter->others_ns;
+    uint64_t span = now - meter->begun_ns;
+    meter->others_ns = worked;
+    meter->begun_ns = now;
+    return span && worked > before ? (double)(worked - before) / (double)span : 0;
+}
+
+static void collect(struct meter *meter, struct ledger_row *row, int device, struct seat *seat) {
+    uint64_t worked = meter_collect(meter);
+    if (!worked)
+        return;
+    uint64_t ready = atomic_load(&row->cores_ready_ns), now = quota_now_ns(), next;
+    double share = atomic_load(&row->cores_percent) / 100.0, others = 0;
+    if (seat) {
+        share = share_of(board_of(device), seat, now, quota_limits()->is_lent);
+        others = others_since(meter, board_of(device), seat, now);
     }
-    probe->weight = atomic_exchange(&sampler->since, 0);
-    uint32_t random = (uint32_t)(now_ns() * 0x9e3779b97f4a7c15ull >> 40);
-    atomic_store(&sampler->wanted, kind == KERNELS ? 1 + random % (2 * MEAN_INTERVAL) : 1);
-    return probe;
+    if (share <= 0)
+        return;
+    do
+        next = share_charged(ready, now, worked, others, share);
+    while (!atomic_compare_exchange_weak(&row->cores_ready_ns, &ready, next));
 }
 
-static void wait_for_share(struct ledger_row *row, int device) {
-    for (;;) {
-        uint64_t ready = atomic_load(&row->cores_ready_ns), now = now_ns();
-        if (!atomic_load(&row->cores_percent) || ready <= now + BURST_NS)
+struct wait {
+    struct meter *meter;
+    struct ledger_row *row;
+    struct seat *seat;
+    int device;
+    void *stream;
+    uint64_t ahead_ns, resume_ns; /* how far ahead makes it wait, and how far it may be to go on */
+    uint64_t most_ns;
+    bool is_launch;
+};
+
+static uint64_t rest_ns(const struct wait *wait, uint64_t now, bool is_first) {
+    uint64_t ahead = is_first ? wait->ahead_ns : wait->resume_ns;
+    uint64_t rest = share_wait_ns(atomic_load(&wait->row->cores_ready_ns), now, ahead);
+    uint64_t since = wait->is_launch ? meter_queued_since_ns(wait->meter, wait->stream) : 0;
+    return rest || !since || now < since + SHARE_QUEUE_NS ? rest : LOOK_NS;
+}
+
+static void wait_for_share(const struct wait *wait) {
+    uint64_t begun = quota_now_ns();
+    for (bool is_first = true;; is_first = false) {
+        lock(wait->meter);
+        collect(wait->meter, wait->row, wait->device, wait->seat);
+        uint64_t now = quota_now_ns(), rest = rest_ns(wait, now, is_first);
+        bool is_idle = meter_is_idle(wait->meter);
+        unlock(wait->meter);
+        uint64_t left = now < begun + wait->most_ns ? begun + wait->most_ns - now : 0;
+        if (!rest || !left || !atomic_load(&wait->row->cores_percent))
             return;
-        uint64_t rest = ready - now - BURST_NS;
-        nanosleep(&(struct timespec){0, rest < 10000000 ? (long)rest : 10000000}, NULL);
-        for (int kind = 0; kind < NUM_KINDS; kind++)
-            collect(row, sampler_of(device, kind));
+        tell(wait->seat, is_idle ? 0 : WORKS_NS, WORKS_NS);
+        rest = rest < left ? rest : left;
+        quota_sleep_ns(rest < LOOK_NS ? rest : LOOK_NS);
     }
 }
 
-static void begin_slow(struct launch *launch, enum kind kind, void *stream) {
+static struct ledger_row *row_of(int device) {
+    int row = cuda_row(device);
+    return row >= 0 ? ledger_row_at(row) : NULL;
+}
+
+static void begin_measured(struct launch *launch, void *stream) {
     int device = cuda_device_here();
-    launch->row = cuda_row(device);
-    struct ledger_row *row = launch->row >= 0 ? ledger_row_at(launch->row) : NULL;
-    struct sampler *sampler = row && atomic_load(&row->cores_percent) ? sampler_of(device, kind) : NULL;
-    if (!sampler)
+    struct ledger_row *row = row_of(device);
+    struct meter *meter = row && atomic_load(&row->cores_percent) ? meter_of(device) : NULL;
+    void *context = meter ? context_here() : NULL;
+    if (!context || graphs_is_capturing(stream))
         return;
     if (!quota_call(&create) || !quota_call(&query))
         quota_say("this driver measures no time: the share of the cores is not kept");
     int mode = CAPTURE_RELAXED;
     exchange(&mode);
-    collect(row, sampler);
-    wait_for_share(row, device);
-    launch->stream = stream;
-    launch->probe = begin_sample(sampler, kind, stream);
+    struct seat *seat = seat_of(device, row);
+    wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
+                                  SHARE_LAUNCH_WAIT_NS, true});
+    tell(seat, WORKS_NS, 0);
+    lock(meter);
+    if (meter_before(meter, stream, context) && seat)
+        others_since(meter, board_of(device), seat, quota_now_ns());
+    unlock(meter);
+    launch->meter = meter;
     exchange(&mode);
 }
 
-static inline void begin(struct launch *launch, enum kind kind, void *stream) {
-    launch->probe = NULL;
+/* Who has no limit tells the others that it is at work, now and then. */
+static void begin_free(void) {
+    static __thread unsigned count;
+    if (count++ % TOLD_EVERY)
+        return;
+    int device = cuda_device_here();
+    struct ledger_row *row = row_of(device);
+    if (row)
+        tell(seat_of(device, row), WORKS_NS, 0);
+}
+
+void cores_begin(struct launch *launch, bool is_long, void *stream) {
+    launch->meter = NULL;
+    launch->is_long = is_long;
     if (__builtin_expect(quota_limits()->has_cores, 0))
-        begin_slow(launch, kind, stream);
+        begin_measured(launch, stream);
+    else if (!quota_limits()->off)
+        begin_free();
 }
 
-static inline int end(const struct launch *launch, int result) {
-    if (__builtin_expect(launch->probe != NULL, 0))
-        atomic_store(&launch->probe->state, mark(launch->probe->end, launch->stream) ? RECORDED : EMPTY);
-    return result;
-}
-
-static void *per_thread(void *stream) {
-    return stream ? stream : PER_THREAD_STREAM;
-}
-
-static void *same(void *stream) {
-    return stream;
-}
-
-#define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
-#define SHAPE_GIVEN gx, gy, gz, bx, by, bz, shared
-
-#define LAUNCHES(symbol, since, kind, stream, parameters, arguments)                                                  \
-    QUOTA_WRAP_SINCE(CUDA, since, symbol, int, parameters) {                                                          \
-        struct launch launch;                                                                                         \
-        begin(&launch, kind, stream);                                                                                 \
-        return end(&launch, REAL(symbol) arguments);                                                                  \
+int cores_end(const struct launch *launch, int result) {
+    if (__builtin_expect(launch->meter != NULL, 0) && result == 0) {
+        lock(launch->meter);
+        meter_after(launch->meter, launch->is_long);
+        unlock(launch->meter);
     }
-
-struct launch_configuration {
-    unsigned shape[7];
-    void *stream;
-};
-
-LAUNCHES(cuLaunchKernel, 4000, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters, void **extra),
-         (f, SHAPE_GIVEN, stream, parameters, extra))
-LAUNCHES(cuLaunchKernel_ptsz, 4000, KERNELS, per_thread(stream),
-         (void *f, SHAPE, void *stream, void **parameters, void **extra), (f, SHAPE_GIVEN, stream, parameters, extra))
-LAUNCHES(cuLaunchKernelEx, 11060, KERNELS, same(configuration ? configuration->stream : NULL),
-         (const struct launch_configuration *configuration, void *f, void **parameters, void **extra),
-         (configuration, f, parameters, extra))
-LAUNCHES(cuLaunchKernelEx_ptsz, 11060, KERNELS, per_thread(configuration ? configuration->stream : NULL),
-         (const struct launch_configuration *configuration, void *f, void **parameters, void **extra),
-         (configuration, f, parameters, extra))
-LAUNCHES(cuLaunchCooperativeKernel, 9000, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters),
-         (f, SHAPE_GIVEN, stream, parameters))
-LAUNCHES(cuLaunchCooperativeKernel_ptsz, 9000, KERNELS, per_thread(stream),
-         (void *f, SHAPE, void *stream, void **parameters), (f, SHAPE_GIVEN, stream, parameters))
-
-static int launch_graph(int (*real)(void *, void *), void *exec, void *stream, void *measured) {
-    struct graph_launch memory;
-    struct launch launch;
-    if (!graphs_begin_launch(exec, &memory))
-        return CUDA_OUT_OF_MEMORY;
-    begin(&launch, GRAPH_LAUNCHES, measured);
-    int result = end(&launch, real(exec, stream));
-    graphs_end_launch(&memory);
     return result;
 }
 
-QUOTA_WRAP_SINCE(CUDA, 10000, cuGraphLaunch, int, (void *exec, void *stream)) {
-    return launch_graph(REAL(cuGraphLaunch), exec, stream, stream);
+void cores_cover(void) {
+    struct meter *all = quota_limits()->has_cores ? atomic_load_explicit(&meters, memory_order_acquire) : NULL;
+    int device = all ? cuda_device_here() : -1;
+    if (device < 0 || device >= QUOTA_MOST_DEVICES || !all[device].launched_ns)
+        return;
+    lock(&all[device]);
+    if (context_here() == all[device].context)
+        meter_cover(&all[device]);
+    unlock(&all[device]);
 }
 
-QUOTA_WRAP_SINCE(CUDA, 10000, cuGraphLaunch_ptsz, int, (void *exec, void *stream)) {
-    return launch_graph(REAL(cuGraphLaunch_ptsz), exec, stream, per_thread(stream));
+void cores_begin_sync(void) {
+    cores_cover();
+    int device = quota_limits()->off ? -1 : cuda_device_here();
+    if (!board_of(device))
+        return;
+    struct ledger_row *row = row_of(device);
+    if (row)
+        tell(seat_of(device, row), WAITS_NS, 0);
+}
+
+void cores_end_sync(void) {
+    struct meter *all = quota_limits()->has_cores ? atomic_load_explicit(&meters, memory_order_acquire) : NULL;
+    int device = all || !quota_limits()->off ? cuda_device_here() : -1;
+    struct ledger_row *row = all || board_of(device) ? row_of(device) : NULL;
+    if (!row)
+        return;
+    struct seat *seat = seat_of(device, row);
+    if (all && device >= 0 && atomic_load(&row->cores_percent)) {
+        int mode = CAPTURE_RELAXED;
+        exchange(&mode);
+        wait_for_share(&(struct wait){meter_of(device), row, seat, device, NULL, SYNC_DEBT_NS, SYNC_DEBT_NS, SYNC_WAIT_NS,
+                                      false});
+        exchange(&mode);
+    }
+    tell(seat, 0, WANTS_NS);
 }

@@ -49,7 +49,10 @@ static int ask_driver(const struct request *request, struct pool *pool, uint64_t
             return give_up(request, pool);
     }
     struct quota_piece piece = {.row = pool->row, .kind = pools_took(pool)};
-    if (!pointers_put(MEMORY, *request->pointer, piece))
+    struct quota_piece older = {.row = ROW_UNLIMITED};
+    if (pointers_add(MEMORY, *request->pointer, &piece, &older))
+        cuda_replaced(MEMORY, &older);
+    else
         pools_freed(piece.kind);
     return result;
 }
@@ -63,7 +66,7 @@ static int from_chunks(const struct request *request, struct pool *pool, bool *i
         quota_wait(turn);
     }
     int result = CUDA_OUT_OF_MEMORY;
-    *is_refused = !ledger_reserve(pool->row, chunks(request->bytes));
+    *is_refused = !ledger_try(pool->row, chunks(request->bytes));
     if (!*is_refused)
         result = ask_driver(request, pool, chunks(request->bytes));
     atomic_fetch_sub(&pool->beside, 1);
@@ -79,10 +82,12 @@ static int from_unused(const struct request *request, struct pool *pool) {
     int result = CUDA_OUT_OF_MEMORY;
     if (pools_ask(handle, RESERVED_CURRENT, &holds) && pools_ask(handle, USED_CURRENT, &used) && holds > used) {
         uint64_t unused = holds - used, need = request->bytes > unused ? chunks(request->bytes - unused) : 0;
-        if (ledger_reserve(pool->row, need))
+        if (ledger_try(pool->row, need))
             result = ask_driver(request, pool, need);
     }
     unlock(&pool->alone);
+    if (result == CUDA_OUT_OF_MEMORY)
+        ledger_refuse(pool->row);
     return result;
 }
 
@@ -93,7 +98,7 @@ static int allocate(const struct request *request) {
     if (graphs_is_capturing(stream)) {
         int result = call(request);
         if (result == 0)
-            graphs_capture(stream, request->bytes);
+            graphs_capture(stream, *request->pointer, request->bytes);
         return result;
     }
     struct pool *pool = request->pool ? pools_of(request->pool) : pools_current();

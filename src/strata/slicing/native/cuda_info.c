@@ -47,29 +47,13 @@ static uint64_t limit_of(void *device, int row) {
     return is_alike && index < QUOTA_MOST_DEVICES ? limits->memory_bytes[index] : 0;
 }
 
-/* NVML numbers all devices of the machine: ours is found by its UUID, "GPU-xxxxxxxx-xxxx-..." (or MIG-). */
-static int hex(char digit) {
-    int letter = digit | 0x20;
-    return digit >= '0' && digit <= '9' ? digit - '0' : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
-}
-
-static int row_of(void *device) {
+int nvml_row(void *device) {
     if (quota_limits()->off)
         return ROW_UNLIMITED;
     int (*ask)(void *, char *, unsigned) = (int (*)(void *, char *, unsigned))quota_call(&get_uuid);
     char text[96] = "";
-    unsigned char uuid[16];
-    if (!ask || ask(device, text, sizeof text) != 0 || text[0] == '\0' || text[3] != '-')
-        return ROW_UNLIMITED;
-    int digits = 0;
-    for (const char *at = text + 4; *at && digits < 32; at++) {
-        int value = hex(*at);
-        if (value < 0)
-            continue;
-        uuid[digits / 2] = (unsigned char)(digits % 2 ? uuid[digits / 2] << 4 | value : value);
-        digits++;
-    }
-    return digits == 32 ? ledger_find(cuda_key_of_uuid(uuid)) : ROW_UNLIMITED;
+    uint64_t key = ask && ask(device, text, sizeof text) == 0 ? quota_key_of_uuid(text) : 0;
+    return key ? ledger_find(key) : ROW_UNLIMITED;
 }
 
 struct nvml_memory {
@@ -83,7 +67,7 @@ struct nvml_memory_v2 {
 
 QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo, int, (void *device, struct nvml_memory *memory)) {
     int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
+    int row = result == 0 ? nvml_row(device) : ROW_UNLIMITED;
     uint64_t limit = result == 0 ? limit_of(device, row) : 0;
     if (limit) {
         memory->total = less(memory->total, limit);
@@ -95,7 +79,7 @@ QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo, int, (void *device, struct nvml_memory
 
 QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo_v2, int, (void *device, struct nvml_memory_v2 *memory)) {
     int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
+    int row = result == 0 ? nvml_row(device) : ROW_UNLIMITED;
     uint64_t limit = result == 0 ? limit_of(device, row) : 0;
     if (limit) {
         memory->total = less(memory->total, limit);

@@ -40,7 +40,7 @@ int cuda_device_here(void) {
 
 int cuda_row_here(void) {
     // Without a context the driver is about to say so itself.
-    return quota_limits()->off ? ROW_UNLIMITED : cuda_row(cuda_device_here());
+    return cuda_row(cuda_device_here());
 }
 
 bool cuda_begin(struct quota_piece *piece, int row, uint64_t bytes) {
@@ -54,22 +54,33 @@ bool cuda_begin(struct quota_piece *piece, int row, uint64_t bytes) {
 int cuda_end(const struct quota_piece *piece, int result, enum quota_space space, uint64_t address) {
     if (piece->row < 0)
         return result;
+    struct quota_piece older = {.row = ROW_UNLIMITED};
     if (result != 0)
         ledger_release(piece->row, piece->bytes);
-    else if (!pointers_put(space, address, *piece))
+    else if (__builtin_expect(!pointers_add(space, address, piece, &older), 0))
         quota_say("no memory to remember an allocation: its %llu bytes stay charged", (unsigned long long)piece->bytes);
+    else if (__builtin_expect(older.row >= 0, 0))
+        cuda_replaced(space, &older);
     return result;
 }
 
-void cuda_freed(enum quota_space space, uint64_t address, const struct quota_piece *piece, int result) {
-    if (!piece)
-        return;
-    if (result != 0)
-        pointers_put(space, address, *piece);
-    else if (space == MEMORY && piece->kind != PLAIN)
+static void credit(enum quota_space space, const struct quota_piece *piece) {
+    if (space == MEMORY && piece->kind != PLAIN)
         pools_freed(piece->kind);
     else
         ledger_release(piece->row, piece->bytes);
+}
+
+void cuda_freed(enum quota_space space, uint64_t address, const struct quota_piece *piece, int result) {
+    if (piece && result != 0)
+        pointers_put(space, address, *piece);
+    else if (piece)
+        credit(space, piece);
+}
+
+void cuda_replaced(enum quota_space space, const struct quota_piece *older) {
+    if (older->row >= 0)
+        credit(space, older);
 }
 
 QUOTA_WRAP_SINCE(CUDA, 3020, cuMemAlloc_v2, int, (uint64_t * pointer, size_t bytes)) {

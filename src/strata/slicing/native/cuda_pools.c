@@ -2,6 +2,7 @@
  * program has taken from it: what is freed to a pool stays the pool's until it is trimmed or, at a synchronisation,
  * above its release threshold. cuda_async.c allocates from them.
  */
+#include "cores.h"
 #include "pools.h"
 
 #define MOST_POOLS 256
@@ -175,7 +176,8 @@ QUOTA_WRAP_SINCE(CUDA, 13000, cuMemGetMemPool, int, (void **pool, const struct l
 }
 
 /* Another process's pool: that process is charged. */
-QUOTA_WRAP(CUDA, cuMemPoolImportFromShareableHandle, int, (void **pool, void *handle, int type, uint64_t flags)) {
+QUOTA_WRAP_SINCE(CUDA, 11020, cuMemPoolImportFromShareableHandle, int,
+                 (void **pool, void *handle, int type, uint64_t flags)) {
     int result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result == 0 && !quota_limits()->off)
         remember(*pool, ROW_UNLIMITED);
@@ -206,15 +208,17 @@ QUOTA_WRAP_SINCE(CUDA, 11020, cuMemPoolTrimTo, int, (void *handle, size_t keep_b
 }
 
 /* At these a driver gives back what pools hold above their release threshold. */
-#define SYNCHRONIZES(symbol, parameters, arguments)                                                                   \
-    QUOTA_WRAP(CUDA, symbol, int, parameters) {                                                                       \
+#define SYNCHRONIZES(symbol, since, parameters, arguments)                                                            \
+    QUOTA_WRAP_SINCE(CUDA, since, symbol, int, parameters) {                                                          \
+        cores_begin_sync();                                                                                           \
         int result = REAL(symbol) arguments;                                                                          \
+        cores_end_sync();                                                                                             \
         if (__builtin_expect(atomic_load_explicit(&may_shrink, memory_order_relaxed), 0))                             \
             synchronized();                                                                                           \
         return result;                                                                                                \
     }
 
-SYNCHRONIZES(cuStreamSynchronize, (void *stream), (stream))
-SYNCHRONIZES(cuStreamSynchronize_ptsz, (void *stream), (stream))
-SYNCHRONIZES(cuCtxSynchronize, (void), ())
-SYNCHRONIZES(cuEventSynchronize, (void *event), (event))
+SYNCHRONIZES(cuStreamSynchronize, 2000, (void *stream), (stream))
+SYNCHRONIZES(cuStreamSynchronize_ptsz, 7000, (void *stream), (stream))
+SYNCHRONIZES(cuCtxSynchronize, 2000, (void), ())
+SYNCHRONIZES(cuEventSynchronize, 2000, (void *event), (event))

@@ -11,6 +11,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 #define MOST_REGIONS 8
+#define SHARED_BYTES (64u << 10)
 
 _Atomic bool quota_cannot_wipe;
 
@@ -20,7 +21,7 @@ static struct {
 } regions[MOST_REGIONS];
 static _Atomic int known_pid;
 
-void *quota_wiped(size_t bytes) {
+static void *wiped_pages(size_t bytes) {
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)
         return NULL;
@@ -37,6 +38,18 @@ void *quota_wiped(size_t bytes) {
     }
     munmap(start, bytes);
     return NULL;
+}
+
+/* What most programs come to need, in one piece: each start of a program pays for every call of the kernel. */
+void *quota_wiped(size_t bytes) {
+    static _Atomic(char *) shared;
+    static _Atomic size_t given;
+    char *start = atomic_load(&shared), *fresh;
+    if (!start && (fresh = wiped_pages(SHARED_BYTES)) && atomic_compare_exchange_strong(&shared, &start, fresh))
+        start = fresh;
+    bytes = (bytes + 63) & ~(size_t)63;
+    size_t from = bytes <= SHARED_BYTES ? atomic_fetch_add(&given, bytes) : SHARED_BYTES;
+    return start && from + bytes <= SHARED_BYTES ? start + from : wiped_pages(bytes);
 }
 
 void quota_notice_fork_slow(void) {

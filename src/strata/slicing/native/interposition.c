@@ -50,12 +50,11 @@ static void *interpose_swap(void *handle, const char *name) {
     dlsym_function *look_up = interpose_dlsym();
     struct quota_wrap *wrap = table_find(name);
     bool is_off = quota_limits()->off;
-    table_learn(wrap->library);
     void *found = look_up(handle, name);
     // Our own export hides whether the driver has it; where it has not, neither have we (and dlerror says so).
     if (found == wrap->wrapper)
         return !quota_has(wrap) ? table_behind(name) : is_off ? quota_real(wrap) : found;
-    bool is_drivers = found && found == atomic_load_explicit(&wrap->raw, memory_order_acquire);
+    bool is_drivers = found && found == table_raw(wrap);
     return is_drivers && !is_off ? wrap->wrapper : found;
 }
 
@@ -145,12 +144,8 @@ __attribute__((constructor)) static void open_interposition(void) {
 #define PER_THREAD_DEFAULT_STREAM 2u
 
 static void swap(void **function, const char *name, int version, uint64_t flags) {
-    if (quota_limits()->off || !function || !*function)
-        return;
-    void *wrapper = table_swap(*function);
-    *function = wrapper != *function || !name
-                    ? wrapper
-                    : table_swap_named(wrapper, name, version, flags & PER_THREAD_DEFAULT_STREAM);
+    if (!quota_limits()->off && function && *function && name)
+        *function = table_swap(*function, name, version, flags & PER_THREAD_DEFAULT_STREAM);
 }
 
 QUOTA_WRAP_SINCE(CUDA, 11030, cuGetProcAddress, int, (const char *name, void **function, int version, uint64_t flags)) {

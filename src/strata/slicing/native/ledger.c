@@ -19,6 +19,7 @@
  * anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and (3)).
  */
 #include "ledger.h"
+#include "process.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,13 @@ static uint64_t sum(struct ledger_file *file, int row, uint64_t *undecided) {
     return bytes;
 }
 
+static inline bool fits(struct ledger_file *file, int row, uint64_t limit) {
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0, slots = slots_of(file); slot < slots; slot++)
+        bytes += atomic_load(&file->held[row][slot]) & BYTES;
+    return bytes <= limit;
+}
+
 /* Another look at a full row, sooner or later: racing processes must not keep step with each other. */
 static void back_off(unsigned turn) {
     struct timespec now;
@@ -57,12 +65,13 @@ static void back_off(unsigned turn) {
     quota_wait(turn);
 }
 
-static bool reserve_again(struct attachment *attached, int row, _Atomic uint64_t *word, uint64_t bytes) {
+QUOTA_SELDOM static bool reserve_again(struct attachment *attached, int row, _Atomic uint64_t *word, uint64_t bytes) {
     struct ledger_file *file = attached->file;
     uint64_t last = ~0ull;
     for (unsigned turn = 0, looks = 0; turn < MOST_TURNS && looks < MOST_LOOKS; turn++) {
         if (turn == 0) {
-            ledger_sweep(attached);
+            if (!ledger_sweep(attached))
+                return !quota_limits()->closed;
             void (*reclaim)(int) = atomic_load(&ledger_reclaim);
             if (reclaim)
                 reclaim(row);
@@ -90,7 +99,15 @@ static bool reserve_again(struct attachment *attached, int row, _Atomic uint64_t
     return false;
 }
 
-bool ledger_reserve(int row, uint64_t bytes) {
+QUOTA_SELDOM static bool reserve_without_limit(struct attachment *attached, int row, uint64_t bytes) {
+    struct ledger_row *shared = &attached->file->rows[row];
+    if (quota_limits()->memory_bytes[atomic_load(&shared->ordinal) % QUOTA_MOST_DEVICES] && !ledger_sweep(attached))
+        return !quota_limits()->closed;
+    atomic_fetch_add(&attached->file->held[row][attached->slot], bytes);
+    return true;
+}
+
+bool ledger_try(int row, uint64_t bytes) {
     if (row < 0)
         return row == ROW_UNLIMITED;
     struct attachment *attached = ledger_attach();
@@ -98,20 +115,27 @@ bool ledger_reserve(int row, uint64_t bytes) {
         return !quota_limits()->closed;
     struct ledger_file *file = attached->file;
     _Atomic uint64_t *word = &file->held[row][attached->slot];
-    uint64_t undecided, limit = atomic_load(&file->rows[row].limit_bytes);
-    if (!limit) {
-        atomic_fetch_add(word, bytes);
-        return true;
-    }
+    uint64_t limit = atomic_load(&file->rows[row].limit_bytes);
+    if (__builtin_expect(!limit, 0))
+        return reserve_without_limit(attached, row, bytes);
     if (bytes > limit)
         return false;
+    if (!bytes) /* always fits; others' undecided requests may fill the row for a moment, or for long */
+        return true;
     atomic_fetch_add(word, bytes + UNDECIDED);
-    if (__builtin_expect(sum(file, row, &undecided) <= limit, 1)) {
+    if (__builtin_expect(fits(file, row, limit), 1)) {
         atomic_fetch_sub(word, UNDECIDED);
         return true;
     }
     atomic_fetch_sub(word, bytes + UNDECIDED);
     return reserve_again(attached, row, word, bytes);
+}
+
+QUOTA_SELDOM bool ledger_refuse(int row) {
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    if (attached)
+        atomic_fetch_add(&attached->file->rows[row].refused, 1);
+    return false;
 }
 
 void ledger_force(int row, uint64_t bytes) {
@@ -138,4 +162,22 @@ uint64_t ledger_used(int row) {
         return 0;
     ledger_sweep(attached);
     return sum(attached->file, row, &undecided);
+}
+
+uint32_t ledger_holders(int row, struct quota_holder *holders, uint32_t most) {
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    uint32_t count = 0, namespace = process_namespace();
+    if (!attached || !ledger_sweep(attached))
+        return 0;
+    struct ledger_file *file = attached->file;
+    for (uint32_t slot = 0; slot < slots_of(file); slot++) {
+        uint64_t owner = atomic_load(&file->owners[slot]), bytes = atomic_load(&file->held[row][slot]) & BYTES;
+        bool is_here = owner != OWNER_FREE && atomic_load(&file->namespaces[slot]) == namespace;
+        if (!is_here || !bytes)
+            continue;
+        if (count < most)
+            holders[count] = (struct quota_holder){(uint32_t)OWNER_PID(owner), bytes};
+        count++;
+    }
+    return count;
 }

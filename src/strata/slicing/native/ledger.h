@@ -11,23 +11,37 @@ struct attachment {
     _Atomic uint32_t state;
     uint32_t slot;
     struct ledger_file *file;
-    dev_t device; /* of the file, to find it again by its path */
+    dev_t device; /* of the file, to know it again */
     ino_t inode;
+    int descriptor; /* open, unless the program has closed it */
+    _Atomic uint32_t sweeping;
     bool is_first; /* nobody else lived in the ledger when we came */
     _Atomic int8_t rows[NUM_VENDORS][QUOTA_MOST_DEVICES]; /* 0 not known, else row + 1, or ROW_UNLIMITED */
 };
 
 /* This process's attachment to the ledger, made at its first call; NULL where there is no ledger to be had. */
-struct attachment *ledger_attach(void);
+enum { EMPTY, ATTACHING, ATTACHED, REFUSED = QUOTA_LOST };
+extern _Atomic(struct attachment *) ledger_attachment;
+struct attachment *ledger_attach_slow(void);
+static inline struct attachment *ledger_attach(void) {
+    quota_notice_fork();
+    struct attachment *attached = atomic_load_explicit(&ledger_attachment, memory_order_acquire);
+    if (__builtin_expect(attached && atomic_load_explicit(&attached->state, memory_order_acquire) == ATTACHED, 1))
+        return attached;
+    return ledger_attach_slow();
+}
 
-/* Free the slots of processes that are gone. */
-void ledger_sweep(struct attachment *attached);
+/* Free the slots of processes that are gone. False: the file was cut short, and nothing in it is true any more. */
+bool ledger_sweep(struct attachment *attached);
 
-/* Take a slot, with `open_file`: its lock lasts while that, or the mapping made of it, does. -1 where all are taken, or
- * none can be had, which errno tells from the former (0). */
-int slots_take(struct ledger_file *file, int open_file);
+/* Take a slot, with `open_file`: its lock lasts while that, a copy of it, or the mapping made of it, does. -1 where all
+ * are taken, or none can be had, which errno tells from the former (0). *has_others: a slot before it is another living
+ * process's, as far as a pid tells. */
+int slots_take(struct ledger_file *file, int open_file, bool *has_others);
 /* Free the slots of processes that are gone, but for `own`; returns whether another process lives. Without is_thorough
  * one whose pid is used again, or which nobody has waited for, counts as alive. */
 bool slots_sweep(struct ledger_file *file, int open_file, int own, bool is_thorough);
+/* The same, but for what slots_take has just looked at: the slots of our namespace before `own`. */
+bool slots_sweep_rest(struct ledger_file *file, int open_file, int own);
 
 #endif

@@ -22,15 +22,17 @@ struct stripe {
 
 static _Atomic(struct stripe *) stripes;
 
-static struct stripe *all_stripes(void) {
-    quota_notice_fork();
-    struct stripe *known = atomic_load_explicit(&stripes, memory_order_acquire);
-    if (__builtin_expect(known != NULL, 1))
-        return known;
-    struct stripe *fresh = quota_wiped(sizeof(struct stripe[NUM_SPACES][STRIPES]));
+QUOTA_SELDOM static struct stripe *make_stripes(void) {
+    struct stripe *known = NULL, *fresh = quota_wiped(sizeof(struct stripe[NUM_SPACES][STRIPES]));
     if (fresh && atomic_compare_exchange_strong(&stripes, &known, fresh))
         return fresh;
     return known;
+}
+
+static inline struct stripe *all_stripes(void) {
+    quota_notice_fork();
+    struct stripe *known = atomic_load_explicit(&stripes, memory_order_acquire);
+    return __builtin_expect(known != NULL, 1) ? known : make_stripes();
 }
 
 static uint64_t mix(uint64_t address) {
@@ -38,7 +40,7 @@ static uint64_t mix(uint64_t address) {
     return address * 0x9e3779b97f4a7c15ull;
 }
 
-static struct stripe *locked(enum quota_space space, uint64_t hash) {
+static inline struct stripe *locked(enum quota_space space, uint64_t hash) {
     struct stripe *stripe = all_stripes();
     if (!stripe)
         return NULL;
@@ -65,7 +67,7 @@ static struct entry *at(const struct stripe *stripe, uint64_t address, uint64_t 
     }
 }
 
-static bool grow(struct stripe *stripe) {
+QUOTA_SELDOM static bool grow(struct stripe *stripe) {
     struct stripe larger = {.capacity = stripe->capacity ? 2 * stripe->capacity : FIRST_CAPACITY};
     larger.entries = mmap(NULL, larger.capacity * sizeof(struct entry), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,7 +99,7 @@ static void close_gap(struct stripe *stripe, uint32_t gap) {
     stripe->count--;
 }
 
-bool pointers_put(enum quota_space space, uint64_t address, struct quota_piece piece) {
+bool pointers_add(enum quota_space space, uint64_t address, const struct quota_piece *piece, struct quota_piece *older) {
     uint64_t hash = mix(address);
     struct stripe *stripe = locked(space, hash);
     if (!stripe)
@@ -105,15 +107,26 @@ bool pointers_put(enum quota_space space, uint64_t address, struct quota_piece p
     bool has_room = (stripe->count + 1) * 4ull <= stripe->capacity * 3ull || grow(stripe);
     if (has_room) {
         struct entry *entry = at(stripe, address, hash);
-        stripe->count += !(entry->piece.kind & OCCUPIED);
-        piece.kind |= OCCUPIED;
-        *entry = (struct entry){address, piece};
+        if (__builtin_expect(entry->piece.kind & OCCUPIED, 0)) {
+            *older = entry->piece;
+            older->kind &= ~OCCUPIED;
+        } else {
+            stripe->count++;
+        }
+        entry->address = address;
+        entry->piece = *piece;
+        entry->piece.kind |= OCCUPIED;
     }
     unlock(stripe);
     return has_room;
 }
 
-static bool look_up(enum quota_space space, uint64_t address, struct quota_piece *piece, bool is_taken) {
+bool pointers_put(enum quota_space space, uint64_t address, struct quota_piece piece) {
+    struct quota_piece older;
+    return pointers_add(space, address, &piece, &older);
+}
+
+static inline bool look_up(enum quota_space space, uint64_t address, struct quota_piece *piece, bool is_taken) {
     uint64_t hash = mix(address);
     struct stripe *stripe = locked(space, hash);
     if (!stripe)

@@ -33,13 +33,14 @@ struct quota_wrap {
     const char *name;
     size_t length;
     void *wrapper;
-    _Atomic(void *) raw;  /* the driver's function: what its address is swapped for `wrapper` by; NULL until seen */
+    _Atomic(void *) raw;  /* the driver's function: what its address is swapped for `wrapper` by; NULL until asked */
     _Atomic(void *) real; /* what REAL() calls: `raw`, or what another preloaded library behind us has in its place */
     enum quota_library library;
     int since; /* the driver version (12000 is 12.0) from which this is what its base name means; 0: never by name */
 };
 
 #define QUOTA_EXPORT __attribute__((visibility("default")))
+#define QUOTA_SELDOM __attribute__((noinline, cold)) /* kept out of the way of what every allocation runs through */
 
 #define QUOTA_WRAP_SINCE(library_, since_, symbol, result, parameters)                                                \
     QUOTA_EXPORT result symbol parameters;                                                                            \
@@ -70,7 +71,15 @@ struct quota_call {
     enum quota_library library;
     _Atomic(void *) real;
 };
-void *quota_call(struct quota_call *call);
+void *quota_call_slow(struct quota_call *call);
+/* Load a driver's library that the program has not loaded; false where it is not there. */
+bool quota_open(enum quota_library library);
+
+#define QUOTA_MISSING ((void *)1) /* looked for, and not there */
+static inline void *quota_call(struct quota_call *call) {
+    void *real = atomic_load_explicit(&call->real, memory_order_acquire);
+    return __builtin_expect((uintptr_t)real > (uintptr_t)QUOTA_MISSING, 1) ? real : quota_call_slow(call);
+}
 
 /* ---- The ledger's file ----------------------------------------------------------------------------------
  *
@@ -80,7 +89,8 @@ void *quota_call(struct quota_call *call);
  *     1024  a note of what `strata run` was asked for (fleet/ledger.py, "STRATANT"); nothing here reads it
  *     4096  rows[64], 64 bytes each: u64 key (0: unused), u64 limit_bytes (0: none), u32 ordinal (the device's
  *           number in the process that came first), u32 vendor (0 NVIDIA, 1 Ascend), u32 cores_percent (0: none),
- *           u32 unused, u64 cores_ready_ns (CLOCK_MONOTONIC)
+ *           u32 context_trust (of the next but one: 0 not known, 1 assumed, 2 given, 3 measured), u64 cores_ready_ns
+ *           (CLOCK_MONOTONIC), u64 context_bytes (what each process is charged for its context), u64 refused (requests)
  *     8192  owners[1024], u64 each: bits 0-1 state (0 free, 1 taken), bits 2-23 pid, bits 24-63 the process's start
  *           time, clock ticks since boot (field 22 of /proc/PID/stat)
  *    16384  held[64][1024], u64 each, by row then slot: bits 0-51 bytes, bits 52-63 requests not decided yet
@@ -101,9 +111,11 @@ struct ledger_row {
     _Atomic uint32_t ordinal;
     _Atomic uint32_t vendor;
     _Atomic uint32_t cores_percent;
-    uint32_t unused;
+    _Atomic uint32_t context_trust;
     _Atomic uint64_t cores_ready_ns;
-    uint64_t padding[3];
+    _Atomic uint64_t context_bytes;
+    _Atomic uint64_t refused;
+    uint64_t padding;
 };
 
 struct ledger_file {
@@ -134,8 +146,15 @@ enum quota_vendor { NVIDIA, ASCEND, NUM_VENDORS };
  * answers 0, the device cannot be named now and its ordinal is its name for this call. */
 int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordinal));
 
-/* Charge before the driver is asked; false: the slice is full, answer with the driver's own out-of-memory. */
-bool ledger_reserve(int row, uint64_t bytes);
+/* Before the driver opens its devices: a child forked after that inherits the ledger with them. */
+void ledger_begin(void);
+/* Charge before the driver is asked; false: the slice is full. */
+bool ledger_try(int row, uint64_t bytes);
+/* The same, where there is no other way: the answer is the driver's own out-of-memory, which is counted. */
+bool ledger_refuse(int row);
+static inline bool ledger_reserve(int row, uint64_t bytes) {
+    return __builtin_expect(ledger_try(row, bytes), 1) || ledger_refuse(row);
+}
 /* Give back after the driver has freed, or has refused. */
 void ledger_release(int row, uint64_t bytes);
 /* Charge what the driver has taken already; may pass the limit. */
@@ -146,6 +165,12 @@ extern _Atomic(void (*)(int row)) ledger_reclaim;
 uint64_t ledger_limit(int row);
 /* What living processes of the slice hold now. */
 uint64_t ledger_used(int row);
+/* Who holds something of a row, of those whose pid is one in our namespace: how many, of whom `most` are written. */
+struct quota_holder {
+    uint32_t pid;
+    uint64_t bytes;
+};
+uint32_t ledger_holders(int row, struct quota_holder *holders, uint32_t most);
 /* The row of a device by its key, without making one: ROW_UNLIMITED where no process has used it yet. */
 int ledger_find(uint64_t key);
 /* The row itself, for its share of the cores; row is not negative. */
@@ -160,10 +185,12 @@ static inline uint64_t quota_round(uint64_t bytes) {
 
 /* FNV-1a, never 0: names devices. */
 uint64_t quota_hash(const void *bytes, size_t length);
+/* The name of a device by its UUID as NVML writes it, "GPU-xxxxxxxx-xxxx-..." (or MIG-); 0 where it is none. */
+uint64_t quota_key_of_uuid(const char *text);
 
 /* ---- What is held, by address or handle (pointers.c) ---------------------------------------------------- */
 /* Numbers of different spaces are never mistaken for each other. */
-enum quota_space { MEMORY, ARRAYS, GRAPHS, GRAPH_EXECS, HANDLES, NUM_SPACES };
+enum quota_space { MEMORY, ARRAYS, GRAPHS, GRAPH_EXECS, HANDLES, CONTEXTS, NUM_SPACES };
 
 struct quota_piece {
     uint64_t bytes; /* charged */
@@ -174,6 +201,9 @@ struct quota_piece {
 
 /* false: no memory for the record; the caller gives the piece back to the driver. An older piece is replaced. */
 bool pointers_put(enum quota_space space, uint64_t address, struct quota_piece piece);
+/* The same of what the driver has just given out. An older piece is then of memory that the driver took back without a
+ * call that we saw, and still charged: *older, which is left as it was where there is none. */
+bool pointers_add(enum quota_space space, uint64_t address, const struct quota_piece *piece, struct quota_piece *older);
 /* Take before the driver frees (afterwards the address may be another thread's already), put back if it refuses. */
 bool pointers_take(enum quota_space space, uint64_t address, struct quota_piece *piece);
 bool pointers_find(enum quota_space space, uint64_t address, struct quota_piece *piece);
@@ -192,6 +222,15 @@ static inline void quota_notice_fork(void) {
         quota_notice_fork_slow();
 }
 
+/* Private memory takes the place of a mapped file that is cut short, and *state becomes QUOTA_LOST (guard.c). */
+#define QUOTA_LOST 3u
+bool quota_guard(void *start, size_t bytes, _Atomic uint32_t *state);
+void quota_unguard(void *start);
+
+/* CLOCK_MONOTONIC (clock.c). */
+uint64_t quota_now_ns(void);
+void quota_sleep_ns(uint64_t span_ns);
+
 /* Wait a little, more with every turn: busily, then giving way, then asleep (50 us). */
 void quota_wait(unsigned turn);
 
@@ -203,11 +242,24 @@ struct quota_limits {
     bool closed; /* what cannot be kept refuses everything (STRATA_QUOTA_FAIL=closed, the default) */
     bool broken; /* a limit could not be read */
     bool has_cores;
+    bool is_lent;      /* STRATA_CORES_POLICY=lend: device time that nobody with a claim wants may be taken */
+    uint32_t priority; /* STRATA_CORES_PRIORITY: of those, the highest take it first */
     const char *ledger;
+    bool is_ledger_named; /* STRATA_LEDGER: whose file it is does not matter */
+    uint64_t ledger_inode; /* STRATA_LEDGER_INODE: of the file, which another must not replace; 0: it may have to be made */
+    uint64_t device_key; /* STRATA_DEVICE_UUID: the one device that limits are of, whatever its number here; 0: not said */
+    int device;          /* the number it was given limits under */
+    bool is_context_given;
+    uint64_t context_bytes; /* STRATA_CONTEXT_BYTES: what a context is charged, where that is not to be measured */
     uint64_t memory_bytes[QUOTA_MOST_DEVICES]; /* 0: none */
     uint32_t cores_percent[QUOTA_MOST_DEVICES]; /* 0: none */
 };
-const struct quota_limits *quota_limits(void);
+extern _Atomic(const struct quota_limits *) quota_limits_read; /* NULL: not yet */
+const struct quota_limits *quota_limits_slow(void);
+static inline const struct quota_limits *quota_limits(void) {
+    const struct quota_limits *limits = atomic_load_explicit(&quota_limits_read, memory_order_acquire);
+    return __builtin_expect(limits != NULL, 1) ? limits : quota_limits_slow();
+}
 
 /* One line on stderr, `strata-quota: ...`, a given line at most once a process. */
 void quota_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

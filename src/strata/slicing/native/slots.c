@@ -1,8 +1,10 @@
 /* Which slot of the ledger is whose: a process has a lock on its slot's word in the file, and lives while it has.
  *
- * The lock is one of an open file (F_OFD_SETLK, Linux 3.15), which the process keeps by the mapping alone: the kernel
- * lets go of it when the mapping ends, by exit, by SIGKILL or by exec, and no closing of files does (attachment.c). So who
- * lives is told without pids, which containers that share a slice count each for itself, and which are used again.
+ * The lock is one of an open file (F_OFD_SETLK, Linux 3.15), which the process has both mapped and open: the kernel lets
+ * go of it when the mapping and every copy of the descriptor have ended, by exit, by SIGKILL or by exec. Forked children
+ * inherit the descriptor as they inherit the device's, and the driver frees memory with the last copy of that: a slot of
+ * a process that is gone counts until its children are (too long where one has closed the device alone). So who lives is
+ * told without pids, which containers that share a slice count each for itself, and which are used again.
  *
  * Only who has the lock writes to a slot. Who finds a slot unlocked that is not free, locks it, sets its words to 0, and
  * then the owner; killed in between, it leaves that to the next. A free slot's words are all 0.
@@ -13,6 +15,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
+
+#define CUT_TURNS 1000
 
 #ifndef F_OFD_SETLK
 #define F_OFD_SETLK 37
@@ -30,7 +34,8 @@ static uint32_t slots_of(struct ledger_file *file) {
 }
 
 static void clear(struct ledger_file *file, uint32_t slot) {
-    for (int row = 0; row < LEDGER_ROWS; row++)
+    // Rows are taken in order, and before anything is held in them.
+    for (int row = 0; row < LEDGER_ROWS && atomic_load(&file->rows[row].key); row++)
         if (atomic_load(&file->held[row][slot]))
             atomic_store(&file->held[row][slot], 0);
     atomic_store(&file->owners[slot], OWNER_FREE);
@@ -42,7 +47,7 @@ static bool is_left(struct ledger_file *file, uint32_t slot) {
     return owner == OWNER_FREE || !process_is_ending(owner, atomic_load(&file->namespaces[slot]));
 }
 
-static bool take(struct ledger_file *file, int open_file, uint32_t slot) {
+static bool take(struct ledger_file *file, int open_file, uint32_t slot, uint32_t namespace) {
     if (!set_lock(open_file, slot, F_WRLCK))
         return false;
     if (!is_left(file, slot)) {
@@ -51,7 +56,7 @@ static bool take(struct ledger_file *file, int open_file, uint32_t slot) {
         return false;
     }
     clear(file, slot);
-    atomic_store(&file->namespaces[slot], process_namespace());
+    atomic_store(&file->namespaces[slot], namespace);
     atomic_store(&file->owners[slot], process_self());
     uint32_t slots = atomic_load(&file->slots_used);
     while (slots <= slot && !atomic_compare_exchange_weak(&file->slots_used, &slots, slot + 1))
@@ -59,38 +64,94 @@ static bool take(struct ledger_file *file, int open_file, uint32_t slot) {
     return true;
 }
 
-int slots_take(struct ledger_file *file, int open_file) {
-    for (int ask_all = 0; ask_all < 2; ask_all++)
+/* Whether a process of our namespace is gone, by its pid: cheap, and wrong only where that is used again. */
+static bool is_gone(struct ledger_file *file, uint32_t slot, uint64_t owner, uint32_t namespace) {
+    return namespace && atomic_load(&file->namespaces[slot]) == namespace && !process_is_another(owner);
+}
+
+/* A slot that is locked and free for long: whoever has it was known to the file before that was cut short. */
+static bool was_cut(struct ledger_file *file, int open_file, uint32_t slot) {
+    for (unsigned turn = 0; turn < CUT_TURNS; turn++) {
+        if (atomic_load(&file->owners[slot]) != OWNER_FREE)
+            return false;
+        if (set_lock(open_file, slot, F_WRLCK)) {
+            set_lock(open_file, slot, F_UNLCK);
+            return false;
+        }
+        quota_wait(turn);
+    }
+    return true;
+}
+
+int slots_take(struct ledger_file *file, int open_file, bool *has_others) {
+    uint32_t namespace = process_namespace();
+    for (int ask_all = 0; ask_all < 2; ask_all++) {
+        *has_others = false;
         for (uint32_t slot = 0; slot < LEDGER_SLOTS; slot++) {
-            if (!ask_all && atomic_load(&file->owners[slot]) != OWNER_FREE)
+            uint64_t owner = atomic_load(&file->owners[slot]);
+            if (!ask_all && owner != OWNER_FREE && !is_gone(file, slot, owner, namespace)) {
+                *has_others = true;
                 continue;
-            if (take(file, open_file, slot))
+            }
+            if (take(file, open_file, slot, namespace))
                 return (int)slot;
+            *has_others = true;
             if (errno != EAGAIN && errno != EACCES)
                 return -1;
+            if (owner == OWNER_FREE && was_cut(file, open_file, slot)) {
+                errno = ESTALE;
+                return -1;
+            }
         }
+    }
     errno = 0;
     return -1;
 }
 
-bool slots_sweep(struct ledger_file *file, int open_file, int own, bool is_thorough) {
+/* Free slots at the end are not looked at any more. Their lock is had while the mark falls: who takes one of them has to
+ * have it before, and reads the mark after. */
+static void lower_mark(struct ledger_file *file, int open_file) {
+    for (uint32_t slots = slots_of(file); slots; slots--) {
+        uint32_t last = slots - 1, known = slots;
+        if (atomic_load(&file->owners[last]) != OWNER_FREE || !set_lock(open_file, last, F_WRLCK))
+            return;
+        bool is_lower = atomic_load(&file->owners[last]) == OWNER_FREE &&
+                        atomic_compare_exchange_strong(&file->slots_used, &known, last);
+        set_lock(open_file, last, F_UNLCK);
+        if (!is_lower)
+            return;
+    }
+}
+
+static bool sweep(struct ledger_file *file, int open_file, int own, bool is_thorough, int looked_at) {
     bool has_others = false;
     uint32_t slots = slots_of(file), namespace = is_thorough ? 0 : process_namespace();
-    for (uint32_t slot = 0; slot < slots; slot++) {
+    for (int slot = 0; slot < (int)slots; slot++) {
         uint64_t owner = atomic_load(&file->owners[slot]);
-        if (owner == OWNER_FREE || (int)slot == own)
+        if (owner == OWNER_FREE || slot == own)
             continue;
         bool is_ours = namespace && atomic_load(&file->namespaces[slot]) == namespace;
-        if ((is_ours && process_is_another(owner)) || !set_lock(open_file, slot, F_WRLCK)) {
+        if (is_ours && slot < looked_at)
+            continue;
+        if ((is_ours && process_is_another(owner)) || !set_lock(open_file, (uint32_t)slot, F_WRLCK)) {
             has_others = true;
             continue;
         }
-        if (is_left(file, slot))
-            clear(file, slot);
+        if (is_left(file, (uint32_t)slot))
+            clear(file, (uint32_t)slot);
         else
             has_others = true;
         // Said, not left to close(): a child forked at this moment has the open file too.
-        set_lock(open_file, slot, F_UNLCK);
+        set_lock(open_file, (uint32_t)slot, F_UNLCK);
     }
+    lower_mark(file, open_file);
     return has_others;
+}
+
+bool slots_sweep(struct ledger_file *file, int open_file, int own, bool is_thorough) {
+    return sweep(file, open_file, own, is_thorough, 0);
+}
+
+bool slots_sweep_rest(struct ledger_file *file, int open_file, int own) {
+    return sweep(file, open_file, own, false, own);
 }

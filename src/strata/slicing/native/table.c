@@ -14,7 +14,7 @@ extern struct quota_wrap __start_quota_wraps[], __stop_quota_wraps[];
 
 static const char *const sonames[NUM_LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1", "libruntime.so",
                                                    "libascendcl.so"};
-static _Atomic bool is_learned[NUM_LIBRARIES];
+static _Atomic(void *) handles[NUM_LIBRARIES];
 
 /* What a call to a function that the driver lacks answers with. */
 static int no_cuda_function(void) { return 500; }   /* CUDA_ERROR_NOT_FOUND */
@@ -29,13 +29,6 @@ struct quota_wrap *table_find(const char *name) {
     return NULL;
 }
 
-void *table_swap(void *function) {
-    for (EACH_WRAP(wrap))
-        if (atomic_load_explicit(&wrap->raw, memory_order_acquire) == function && function)
-            return wrap->wrapper;
-    return function;
-}
-
 /* Whether `name` is `base`, then maybe _v2 and so on, then maybe _ptsz or _ptds. */
 static bool is_based_on(const struct quota_wrap *wrap, const char *base, size_t length, bool is_per_thread) {
     const char *rest = wrap->name + length;
@@ -46,17 +39,6 @@ static bool is_based_on(const struct quota_wrap *wrap, const char *base, size_t 
     return is_per_thread ? strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0 : *rest == '\0';
 }
 
-void *table_swap_named(void *function, const char *base, int version, bool is_per_thread) {
-    size_t length = strlen(base);
-    struct quota_wrap *best = NULL;
-    for (int ask = is_per_thread; ask >= 0 && !best; ask--)
-        for (EACH_WRAP(wrap))
-            if (wrap->library == CUDA && wrap->since && version >= wrap->since && atomic_load(&wrap->raw) &&
-                is_based_on(wrap, base, length, ask) && (!best || wrap->since > best->since))
-                best = wrap;
-    return best ? best->wrapper : function;
-}
-
 void *table_behind(const char *name) {
     dlsym_function *look_up = interpose_dlsym();
     void *found = look_up ? look_up(RTLD_NEXT, name) : NULL;
@@ -65,52 +47,101 @@ void *table_behind(const char *name) {
     return found;
 }
 
+/* What stands behind us, looked up once. */
+static void *behind_once(const char *name, _Atomic(void *) *known) {
+    void *found = atomic_load_explicit(known, memory_order_acquire);
+    if (!found) {
+        found = table_behind(name);
+        atomic_store_explicit(known, found, memory_order_release);
+    }
+    return found;
+}
+
 /* A look-up of ours that failed is not the program's affair. */
 static void clear_error(void) {
-    char *(*error)(void) = (char *(*)(void))table_behind("dlerror");
+    static _Atomic(void *) known;
+    char *(*error)(void) = (char *(*)(void))behind_once("dlerror", &known);
     if (error)
         error();
 }
 
 /* The library where it is loaded already, kept loaded from now on: its functions stay in the table. */
 static void *loaded(enum quota_library library) {
-    void *(*open)(const char *, int) = (void *(*)(const char *, int))table_behind("dlopen");
-    void *handle = open ? open(sonames[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    clear_error();
+    static _Atomic(void *) known;
+    void *handle = atomic_load_explicit(&handles[library], memory_order_acquire);
+    if (handle)
+        return handle;
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))behind_once("dlopen", &known);
+    handle = open ? open(sonames[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (handle)
+        atomic_store_explicit(&handles[library], handle, memory_order_release);
+    else
+        clear_error();
     return handle;
 }
 
-void table_learn(enum quota_library library) {
-    if (atomic_load_explicit(&is_learned[library], memory_order_acquire))
-        return;
-    void *handle = loaded(library);
-    if (!handle)
-        return;
+static void *look_up_in(void *handle, const char *name) {
     dlsym_function *look_up = interpose_dlsym();
+    void *found = look_up ? look_up(handle, name) : NULL;
+    if (!found)
+        clear_error();
+    return found;
+}
+
+void *table_raw(struct quota_wrap *wrap) {
+    void *raw = atomic_load_explicit(&wrap->raw, memory_order_acquire);
+    void *handle = raw ? NULL : loaded(wrap->library);
+    if (handle) {
+        raw = look_up_in(handle, wrap->name);
+        if (raw == wrap->wrapper)
+            return NULL;
+        raw = raw ? raw : QUOTA_MISSING;
+        atomic_store_explicit(&wrap->raw, raw, memory_order_release);
+    }
+    return raw == QUOTA_MISSING ? NULL : raw;
+}
+
+static void *swap_by_address(void *function, const char *base, size_t length) {
     for (EACH_WRAP(wrap))
-        if (wrap->library == library) {
-            void *function = look_up(handle, wrap->name);
-            if (function != wrap->wrapper)
-                atomic_store_explicit(&wrap->raw, function, memory_order_release);
-        }
-    clear_error();
-    atomic_store_explicit(&is_learned[library], true, memory_order_release);
+        if (memcmp(wrap->name, base, wrap->length < length ? wrap->length : length) == 0 && table_raw(wrap) == function)
+            return wrap->wrapper;
+    return NULL;
 }
 
 static void *find_real(struct quota_wrap *wrap) {
     void *real = atomic_load_explicit(&wrap->real, memory_order_acquire);
     if (real)
         return real;
-    table_learn(wrap->library);
     // A program linked to the driver may have another preloaded library between the two of us: it keeps its turn.
     real = table_behind(wrap->name);
     if (!real) {
         clear_error();
-        real = atomic_load_explicit(&wrap->raw, memory_order_acquire);
+        real = table_raw(wrap);
     }
     if (real)
         atomic_store_explicit(&wrap->real, real, memory_order_release);
     return real;
+}
+
+void *table_swap(void *function, const char *base, int version, bool is_per_thread) {
+    void *found = swap_by_address(function, base, strlen(base));
+    if (found)
+        return found;
+    // From 12.0 on the plain name means what its own name has meant before.
+    if (version >= 12000 && strcmp(base, "cuGraphInstantiate") == 0)
+        base = "cuGraphInstantiateWithFlags";
+    size_t length = strlen(base);
+    struct quota_wrap *best = NULL;
+    // Another library that stands before us may have answered with a wrapper of ours already: that is the right one.
+    for (EACH_WRAP(wrap))
+        if (wrap->wrapper == function)
+            return function;
+    for (int ask = is_per_thread; ask >= 0 && !best; ask--)
+        for (EACH_WRAP(wrap))
+            if (wrap->library == CUDA && wrap->since && version >= wrap->since &&
+                is_based_on(wrap, base, length, ask) && (!best || wrap->since > best->since) && table_raw(wrap))
+                best = wrap;
+    return best ? best->wrapper : function;
 }
 
 void *quota_real_slow(struct quota_wrap *wrap) {
@@ -126,18 +157,18 @@ bool quota_has(struct quota_wrap *wrap) {
     return find_real(wrap) != NULL;
 }
 
-void *quota_call(struct quota_call *call) {
-    static char missing;
-    void *real = atomic_load_explicit(&call->real, memory_order_acquire);
-    if (__builtin_expect(real != NULL, 1))
-        return real == &missing ? NULL : real;
-    dlsym_function *look_up = interpose_dlsym();
-    void *handle = loaded(call->library);
-    if (!look_up || !handle)
-        return NULL;
-    real = look_up(handle, call->name);
-    if (!real)
+bool quota_open(enum quota_library library) {
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))table_behind("dlopen");
+    if (!loaded(library) && !(open && open(sonames[library], RTLD_LAZY | RTLD_LOCAL)))
         clear_error();
-    atomic_store_explicit(&call->real, real ? real : &missing, memory_order_release);
+    return loaded(library) != NULL;
+}
+
+void *quota_call_slow(struct quota_call *call) {
+    if (atomic_load_explicit(&call->real, memory_order_acquire) == QUOTA_MISSING)
+        return NULL;
+    void *handle = loaded(call->library), *real = handle ? look_up_in(handle, call->name) : NULL;
+    if (handle)
+        atomic_store_explicit(&call->real, real ? real : QUOTA_MISSING, memory_order_release);
     return real;
 }

@@ -13,11 +13,10 @@ dlsym_function *interpose_dlsym(void);
 void *table_behind(const char *name);
 
 struct quota_wrap *table_find(const char *name);
-/* The wrapper that stands in a driver function's place, or the function itself. */
-void *table_swap(void *function);
-/* The same by the name that cuGetProcAddress takes, for drivers whose functions have other addresses there. */
-void *table_swap_named(void *function, const char *base, int version, bool is_per_thread);
-/* Look up every function of a library that is loaded by now. */
-void table_learn(enum quota_library library);
+/* The driver's own function; NULL where its library is not loaded yet, or lacks it. */
+void *table_raw(struct quota_wrap *wrap);
+/* The wrapper that stands in the place of a driver's function, which cuGetProcAddress gave for a name, or the function
+ * itself: by its address among those whose names begin so, else, for drivers that give out other addresses, by name. */
+void *table_swap(void *function, const char *base, int version, bool is_per_thread);
 
 #endif

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
-from strata.training.export.megatron_arguments import arguments, global_batch, uses_fsdp
+from strata.training.export.megatron_arguments import arguments, global_batch, recomputed_blocks, uses_fsdp
 from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
-from strata.training.plan.schema import PlannedJob
+from strata.training.plan.planned import PlannedJob
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
@@ -26,8 +26,10 @@ def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
     plan = layout.plan
     refusals = list(_refusals(plan, job))
     if refusals:
+        apart = plan.schedule is Schedule.ZERO_BUBBLE
+        again = "train.schedules: [1f1b, 1f1b-la, interleaved] in the job, or " if apart else ""
         raise UsageError(
-            "Megatron-LM cannot run this plan: " + "; ".join(refusals), hint="strata export --to torchrun"
+            "Megatron-LM cannot run this plan: " + "; ".join(refusals), hint=f"{again}strata export --to torchrun"
         )
     ranks = rank_map(layout)
     order, mapping = _order(ranks)
@@ -117,8 +119,11 @@ def _refusals(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
             f"{job.sequence_length} tokens do not divide into {2 * parts[0]} parts, and Megatron gives each of "
             f"{parts[0]} context ranks two"
         )
-    if plan.recompute_layers is not None and (plan.recompute is not Recompute.FULL or plan.virtual_stages > 1):
-        yield f"it recomputes {plan.recompute_layers} layers a stage, and Megatron so many a chunk, in full"
+    if recomputed_blocks(plan) is None:
+        again = {s.num_layers if s.recompute_layers is None else s.recompute_layers for s in first.stages}
+        counts = ", ".join(map(str, sorted(again)))
+        each = "chunk" if plan.virtual_stages > 1 else "stage"
+        yield f"it recomputes {counts} layers a stage, and Megatron as many blocks of each {each}, in full"
     if plan.activation_offload:
         yield f"it offloads {plan.activation_offload:.0%} of activations, and Megatron whole layers or modules"
     if plan.schedule is Schedule.ZERO_BUBBLE:
@@ -164,6 +169,8 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
             "Transformer Engine keeps FP8 copies of bf16 weights (--fp8-param-gather takes a sharded optimizer): "
             "up to 2 bytes a parameter more than the plan's"
         )
+    if plan.recompute is Recompute.SELECTIVE_OP:
+        yield "Megatron keeps all products, of which the plan computes every second again: it takes more memory"
     if plan.recompute is Recompute.SELECTIVE:
         yield (
             "Megatron recomputes no activation function alone: it computes the whole MLP again, so a stage takes "

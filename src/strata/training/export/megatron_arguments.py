@@ -1,4 +1,4 @@
-"""What Megatron-LM is told of a plan: where it cuts the model, its batch, what it keeps in memory.
+"""The flags of Megatron-LM that follow from a plan: where it cuts the model, its batch, what it keeps in memory.
 
 Names and meaning of the arguments: megatron/training/arguments.py of Megatron-LM.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strata.training.export.chunks import chunk_layers
 from strata.training.export.megatron_model import model_arguments
-from strata.training.plan.schema import PlannedJob
+from strata.training.plan.planned import PlannedJob
 from strata.workload.job import ContextExchange, Recompute
 from strata.workload.plan import TrainingPlan
 
@@ -62,11 +61,35 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     yield from _copies(plan, job)
     if plan.recompute is Recompute.SELECTIVE:
         yield "--recompute-granularity selective"
-        yield "--recompute-modules layernorm mlp"
+        is_latent = job.architecture is not None and job.architecture.latent is not None
+        yield f"--recompute-modules layernorm mlp{' mla_up_proj' if is_latent else ''}"
     if plan.recompute is Recompute.FULL:
         yield "--recompute-granularity full"
-        yield f"--recompute-method {'uniform' if plan.recompute_layers is None else 'block'}"
-        yield f"--recompute-num-layers {plan.recompute_layers or 1}"
+        some = recomputed_blocks(plan)
+        yield f"--recompute-method {'block' if some else 'uniform'}"
+        yield f"--recompute-num-layers {some or 1}"
+
+
+def recomputed_blocks(plan: TrainingPlan) -> int | None:
+    """Return how many blocks of each stage are recomputed in full, 0 for all; None where Megatron cannot say it.
+
+    Megatron takes one number for all stages (the embedding is no block), and recomputes all where there are fewer.
+    """
+    stages = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
+    if all(stage.recompute_layers is None for stage in stages):
+        return 0
+    if plan.recompute is not Recompute.FULL or plan.virtual_stages > 1:
+        return None
+    last = max(stage.first_layer + stage.num_layers for stage in stages)
+    blocks, again = [], []
+    for stage in stages:
+        before, after = int(stage.first_layer == 0), int(stage.first_layer + stage.num_layers == last)
+        count = stage.num_layers - before - after
+        some = stage.num_layers if stage.recompute_layers is None else stage.recompute_layers
+        blocks.append(count)
+        again.append(max(0, min(some - before, count)))
+    most = max(again)
+    return most if most and all(n == min(most, b) for n, b in zip(again, blocks, strict=True)) else None
 
 
 def _copies(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
@@ -108,7 +131,7 @@ def global_batch(plan: TrainingPlan) -> int:
 def _split(plan: TrainingPlan) -> Iterator[str]:
     """Yield how the layers are cut. Megatron counts transformer layers; ours count the embedding and the head."""
     stages, virtual = len(plan.pipelines[0].stages), plan.virtual_stages
-    held = chunk_layers(plan.pipelines[0], virtual)
+    held = plan.held_layers(plan.pipelines[0])
     blocks = [len(held[s][c]) for c in range(virtual) for s in range(stages)]
     blocks[0] -= 1
     blocks[-1] -= 1

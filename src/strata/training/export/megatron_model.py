@@ -1,4 +1,4 @@
-"""What Megatron-LM is told of a model: activation, norm, positions, attention, experts; and what it is not.
+"""The flags of Megatron-LM that follow from a model: activation, norm, positions, attention and experts.
 
 Names and meaning of the arguments: megatron/training/arguments.py of Megatron-LM.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from strata.training.plan.schema import PlannedModel
+from strata.training.plan.planned import PlannedModel
 
 
 def model_arguments(model: PlannedModel, num_layers: int) -> Iterator[str]:

@@ -12,7 +12,6 @@ from math import lcm
 from typing import Any, TypeAlias
 
 from strata.errors import UsageError
-from strata.training.export.chunks import chunk_layers
 from strata.training.plan.planfile import SavedPlan
 from strata.workload.plan import TrainingPlan
 
@@ -151,8 +150,7 @@ def _place(layout: RankLayout) -> list[Rank]:
     places = []
     for p, pipeline in enumerate(layout.plan.pipelines):
         chunks = [
-            tuple((held.start, held.stop - 1) for held in stage)
-            for stage in chunk_layers(pipeline, layout.plan.virtual_stages)
+            tuple((held.start, held.stop - 1) for held in stage) for stage in layout.plan.held_layers(pipeline)
         ]
         for copy in range(pipeline.replicas):
             for s, stage in enumerate(pipeline.stages):
@@ -201,7 +199,7 @@ def _chains(plan: TrainingPlan, stages: _Stages) -> list[tuple[int, ...]]:
 
 def _sums(plan: TrainingPlan, stages: _Stages) -> list[DataGroup]:
     """Return the groups that sum gradients: layers cut wherever any pipeline is, shards as fine as any stage's."""
-    held = [chunk_layers(pipeline, plan.virtual_stages) for pipeline in plan.pipelines]
+    held = [plan.held_layers(pipeline) for pipeline in plan.pipelines]
     cuts = sorted({chunk.start for stages in held for stage in stages for chunk in stage if chunk})
     ends = [*cuts[1:], sum(stage.num_layers for stage in plan.pipelines[0].stages)]
     groups = []

@@ -12,8 +12,8 @@ from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
-# The training script is kept importable, so that it is linted and typed; the copy finds its model beside it.
-_IN_PACKAGE, _BESIDE = "from strata.workload.tiny import", "from tiny import"
+# The training script is kept importable, so that it is linted and typed; the copy finds beside it what it imports.
+_BESIDE: Final = (("strata.workload", "tiny"), ("strata.training.program", "client"))
 
 
 def render(layout: RankLayout) -> LaunchFiles:
@@ -38,9 +38,11 @@ exec torchrun --nnodes={nodes.num_nodes} --node-rank=$(({nodes.first_node} + NOD
   train.py "$@"
 """
     train = resources.files("strata.training.export").joinpath("train.py").read_text(encoding="utf-8")
-    assert _IN_PACKAGE in train, "train.py takes its model from strata.workload.tiny"
-    files["train.py"] = train.replace(_IN_PACKAGE, _BESIDE)
-    files["tiny.py"] = resources.files("strata.workload").joinpath("tiny.py").read_text(encoding="utf-8")
+    for package, module in _BESIDE:
+        assert f"from {package}.{module} import" in train, f"train.py imports {module}"
+        train = train.replace(f"from {package}.{module} import", f"from {module} import")
+        files[f"{module}.py"] = resources.files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
+    files["train.py"] = train
     return LaunchFiles(files, ranks, notes)
 
 
@@ -57,10 +59,8 @@ def _notes(plan: TrainingPlan) -> Iterator[str]:
         )
     if plan.expert_parallel > 1:
         yield "train.py's stand-in model has no experts, so it does not try what the plan exchanges between them"
-    if plan.recompute is Recompute.SELECTIVE:
+    if plan.recompute in (Recompute.SELECTIVE, Recompute.SELECTIVE_OP):
         yield "train.py keeps what the plan computes again (selective recomputation), so a rank needs more memory"
-    if plan.recompute_layers is not None:
-        yield f"train.py recomputes all layers of a stage; the plan does so with the first {plan.recompute_layers}"
     if plan.activation_offload:
         yield "train.py keeps activations on the device; the plan offloads some, so a rank needs more memory"
     if plan.schedule is Schedule.ZERO_BUBBLE:

@@ -1,8 +1,10 @@
 """Train a tiny transformer exactly as a plan says: its layers on its ranks, its schedule, its gradient sums.
 
-Written into a launch folder by `strata export --to torchrun`; needs torch, and `ranks.json` and `tiny.py` beside
-it. Every process prints which part of the plan it runs, so a launch can be compared with the plan before the real
-model goes in. NCCL where every process has its own GPU, else gloo on the CPU.
+Written into a launch folder by `strata export --to torchrun`; needs torch, and `ranks.json`, `tiny.py` and
+`client.py` beside it. It does what `docs/training-program.md` asks of a program that the scheduler runs: reports
+steps, saves on SIGTERM, and takes up the newest checkpoint whatever plan wrote it. Every process prints which part
+of the plan it runs, so a launch can be compared with the plan before the real model goes in. NCCL where every
+process has its own GPU, else gloo on the CPU.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from math import lcm
@@ -22,6 +25,7 @@ from torch import distributed, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from strata.training.program.client import STOPPED, Attempt, num_samples, sample_range
 from strata.workload.tiny import Shard, Size, build_layer
 
 Tensor: TypeAlias = Any
@@ -92,6 +96,24 @@ class Stage:
                 p -= learning_rate / (1 - 0.9 ** (number + 1)) * mean / root
                 p.grad = None
 
+    def state(self) -> dict[str, Tensor]:
+        """Return weights and moments by name, the same names in every plan; parts of tensors as DTensors."""
+        mesh = None
+        if self.shard.group is not None:
+            # torch.distributed.checkpoint cuts what these hold anew where another plan has other shards.
+            mesh = distributed.device_mesh.DeviceMesh.from_group(self.shard.group, self.device.type)
+        held = {}
+        for n, layer in self.layers.items():
+            for name, p in layer.named_parameters():
+                for kind, x in zip(("weight", "mean", "square"), (p.data, *self.moments[p]), strict=True):
+                    held[f"{n}.{name}.{kind}"] = _sharded(x, mesh) if mesh is not None and p.sharded else x
+        return held
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether this rank writes its part of a checkpoint: all copies of a layer are alike."""
+        return bool(self.me["pipeline"] == 0 and self.me["copy"] == 0)
+
     def _is_start(self, chunk: int) -> bool:
         return self.is_first and chunk == 0
 
@@ -101,14 +123,15 @@ class Stage:
     def _forward(self, number: int, microbatch: int, chunk: int) -> tuple[Tensor, Tensor]:
         batch = self._tokens(number, microbatch)
         x = batch[:, :-1] if self._is_start(chunk) else self._receive(self.previous[0]).requires_grad_()
-        y = x
-        for layer in self.chunks[chunk]:
+        y, some = x, self.pipeline["stages"][self.me["stage"]].get("recompute_layers")
+        for at, layer in enumerate(self.chunks[chunk]):
             recompute = self.plan["recompute"] == "full" and y.requires_grad
+            recompute &= some is None or (chunk == 0 and at < some)
             y = checkpoint(layer, y, use_reentrant=False) if recompute else layer(y)
         if self._is_end(chunk):
             losses = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
             real = losses.view(batch.shape[0], -1).mean(1)[: self._samples(microbatch)]
-            return x, real.sum() / sum(samples(self.plan, p) for p in self.plan["pipelines"])
+            return x, real.sum() / self._batch()
         for edge in self.next:
             self._send(y.detach(), edge)
         return x, y
@@ -125,19 +148,21 @@ class Stage:
                 self._send(x.grad, edge)
         return gradient
 
+    def _batch(self) -> int:
+        return sum(num_samples(self.plan, p) for p in self.plan["pipelines"])
+
     def _samples(self, microbatch: int) -> int:
         """Return how many samples of a microbatch count: the rest of a short one is padding."""
-        whole, copies = samples(self.plan, self.pipeline), self.pipeline["replicas"]
-        own: int = whole // copies + (self.me["copy"] < whole % copies)
         size: int = self.plan["microbatch_size"]
-        return max(0, min(size, own - microbatch * size))
+        return max(0, min(size, len(sample_range(self.launch, self.me["rank"])) - microbatch * size))
 
     def _tokens(self, number: int, microbatch: int) -> Tensor:
-        """Return one microbatch [B, T + 1]: consecutive tokens from random starts, on all ranks alike."""
-        first = sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"][: self.me["pipeline"]])
-        index = first + self.me["copy"] * self.pipeline["microbatches"] + microbatch
-        generator = torch.Generator().manual_seed(number * 1_000_003 + index)
-        start = torch.randint(self.size.vocab_size, (self.plan["microbatch_size"], 1), generator=generator)
+        """Return one microbatch [B, T + 1]: consecutive tokens from random starts, the same in any plan."""
+        generator = torch.Generator().manual_seed(number)
+        starts = torch.randint(self.size.vocab_size, (self._batch(), 1), generator=generator)
+        size: int = self.plan["microbatch_size"]
+        first = sample_range(self.launch, self.me["rank"]).start + microbatch * size
+        start = functional.pad(starts[first : first + size], (0, 0, 0, max(0, first + size - len(starts))))
         return ((start + torch.arange(self.size.sequence_length + 1)) % self.size.vocab_size).to(self.device)
 
     def _receive(self, edge: tuple[int, Any]) -> Tensor:
@@ -170,16 +195,38 @@ class Stage:
         return gradient.chunk(held)[data["shard"] - self.shard.rank * held]
 
 
+def _sharded(x: Tensor, mesh: Any) -> Tensor:
+    from torch.distributed.tensor import DTensor, Shard
+
+    return DTensor.from_local(x, mesh, [Shard(0)])
+
+
+def _save(attempt: Attempt, stage: Stage, step: int) -> None:
+    from torch.distributed import checkpoint as shards
+
+    shards.save(stage.state() if stage.is_saved else {}, checkpoint_id=attempt.begin(step))
+    distributed.barrier()
+    if attempt.rank == 0:
+        attempt.finish(step)
+
+
+def _load(attempt: Attempt, stage: Stage) -> int:
+    """Take up the newest complete checkpoint; return how many steps are in it, 0 where there is none."""
+    from torch.distributed import checkpoint as shards
+
+    newest = attempt.newest()
+    # Rank 0 says which: a folder that is being cleaned up may look different to the others.
+    step = torch.tensor(newest.step if newest else 0, device=stage.device)
+    distributed.broadcast(step, 0)
+    if int(step):
+        shards.load(stage.state(), checkpoint_id=attempt.path(int(step)))
+    return int(step)
+
+
 def _groups(all_ranks: list[list[int]], rank: int) -> list[tuple[int, Any]]:
     """Make all groups of more than one rank (every process must, in one order); return those of `rank`."""
     made = [(index, distributed.new_group(ranks)) for index, ranks in enumerate(all_ranks) if len(ranks) > 1]
     return [(index, group) for index, group in made if rank in all_ranks[index]]
-
-
-def samples(plan: dict[str, Any], pipeline: dict[str, Any]) -> int:
-    """Return the samples of a step that all copies of a pipeline work through together."""
-    full: int = pipeline["replicas"] * pipeline["microbatches"] * plan["microbatch_size"]
-    return int(pipeline.get("samples", full))
 
 
 def _edges(chains: list[list[int]], *, is_ring: bool) -> tuple[list[list[int]], list[list[int]]]:
@@ -222,10 +269,10 @@ def _lines(me: dict[str, Any]) -> Iterator[str]:
     yield f"pipeline {me['pipeline']} copy {me['copy']} tensor {me['tensor_rank']}"
 
 
-def main() -> None:
-    """Train for a few steps and print the rank map and the losses."""
-    arguments = _arguments()
-    launch = json.loads(Path(__file__).with_name("ranks.json").read_text(encoding="utf-8"))
+def main() -> int:
+    """Train and print the rank map and the losses. Returns 0, or 143 after a stop that saved."""
+    arguments, attempt = _arguments(), Attempt.of(os.environ)
+    launch = attempt.launch() or json.loads(Path(__file__).with_name("ranks.json").read_text(encoding="utf-8"))
     local_rank = int(os.environ["LOCAL_RANK"])
     is_cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", local_rank) if is_cuda else torch.device("cpu")
@@ -247,15 +294,26 @@ def main() -> None:
     # One write for the whole line: the processes of a node share this pipe, and print() may write it in pieces.
     sys.stdout.write(" ".join(_lines(me)) + "\n")
     sys.stdout.flush()
-    for number in range(arguments.steps):
+    number = _load(attempt, stage) if attempt.checkpoints else 0
+    steps, is_stopping = attempt.steps or arguments.steps, False
+    while number < steps and not is_stopping:
+        start = time.perf_counter()
         stage_loss = stage.step(number)
         stage.update(number, arguments.learning_rate)
-        loss = torch.tensor(stage_loss if me["tensor_rank"] == 0 else 0.0, device=device)
-        distributed.all_reduce(loss)
+        # Summed with the loss: SIGTERM reaches the ranks at different times, and all stop after the same step.
+        sums = torch.tensor([stage_loss if me["tensor_rank"] == 0 else 0.0, attempt.is_stopping], device=device)
+        distributed.all_reduce(sums)
+        loss, step_time_s = float(sums[0]), time.perf_counter() - start
         if me["rank"] == 0:
-            print(f"step {number} loss {float(loss):.4f}", flush=True)  # noqa: T201
+            print(f"step {number} loss {loss:.4f} time {step_time_s:.6f}s", flush=True)  # noqa: T201
+        number += 1
+        attempt.report(number, loss=loss, step_time_s=step_time_s)
+        is_stopping = bool(sums[1] > 0)
+        if attempt.checkpoints and (is_stopping or attempt.is_due(number) or number == steps):
+            _save(attempt, stage, number)
     distributed.destroy_process_group()
+    return 0 if number == steps else STOPPED
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,22 +30,31 @@ class Candidate:
     is_legal: bool = True
 
 
-def candidates(part: AssignmentCosts, domain_state: DomainState, current: Binding | None) -> tuple[Candidate, ...]:
-    """Return what can be done, each binding once. Only KEEP may be illegal: where what it runs on is gone."""
+def candidates(
+    part: AssignmentCosts, domain_state: DomainState, current: Binding | None, *,
+    restart_s: float = RESTART_S, has_shares: bool = True,
+) -> tuple[Candidate, ...]:  # fmt: skip
+    """Return what can be done, each binding once. Only KEEP may be illegal: where what it runs on is gone.
+
+    restart_s and has_shares: see `LocalCase`.
+    """
     menu: list[Candidate] = []
     if current is not None:
         menu.append(Candidate("keep", current, 0.0, holds(part, domain_state, current)))
     proposals = list(_proposals(part, domain_state, current))
-    bindings = _shared(part, domain_state, [devices for _, devices in proposals])
+    bindings = _shared(part, domain_state, [devices for _, devices in proposals], has_shares)
     for (name, _), binding in zip(proposals, bindings, strict=True):
         if holds(part, domain_state, binding) and not any(binding.same_as(other.binding) for other in menu):
-            menu.append(Candidate(name, binding, downtime_s(part, domain_state, current, binding)))
+            moved_s = downtime_s(part, domain_state, current, binding)
+            menu.append(Candidate(name, binding, moved_s + (restart_s - RESTART_S) * (moved_s > 0)))
     return tuple(menu)
 
 
-def _shared(part: AssignmentCosts, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
+def _shared(
+    part: AssignmentCosts, domain_state: DomainState, placements: Sequence[Ints], has_shares: bool
+) -> list[Binding]:
     # Another domain works on the same microbatches of the same copies: its shares are not ours to change.
-    if part.assignment.is_whole:
+    if part.assignment.is_whole and has_shares:
         return balanced(part, domain_state, placements)
     total = part.assignment.microbatches
     return [Binding(devices, equal_shares(total, len(devices))) for devices in placements]

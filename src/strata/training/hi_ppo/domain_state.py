@@ -71,11 +71,11 @@ class DomainState:
         return np.asarray(self.health == len(self.chain.factors) - 1)
 
 
-def nominal_state(domain: Domain, *, interval_s: float = 30.0, chain: Regimes = DEVICE_HEALTH) -> DomainState:
+def nominal_state(domain: Domain, *, interval_s: float = 30.0) -> DomainState:
     """Return the state with every device good and free."""
     count = domain.num_devices
     memory = np.full(count, float(domain.accelerator.memory_bytes))
-    return DomainState(domain, np.zeros(count, dtype=np.int64), np.zeros(count), memory, interval_s, chain)
+    return DomainState(domain, np.zeros(count, dtype=np.int64), np.zeros(count), memory, interval_s, DEVICE_HEALTH)
 
 
 def random_state(domain: Domain, rng: np.random.Generator, *, interval_s: float = 30.0) -> DomainState:

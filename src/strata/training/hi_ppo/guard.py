@@ -12,12 +12,12 @@ import numpy as np
 from strata.arrays import Bools, Ints
 from strata.decision import Reason
 from strata.training.replan.options import SPANS, Options
-from strata.training.replan.rules import Rule, hysteresis
+from strata.training.replan.rules import hysteresis
 
 SAFE: Final = hysteresis()
 
 
-def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tuple[Reason | None, ...]]:
+def guard(options: Options, picks: Ints) -> tuple[Ints, tuple[Reason | None, ...]]:
     """Return picks [B] that lose nothing the values show, and why each was replaced (None: it was not).
 
     A pick that is illegal, or of a row whose figures are not all finite, gives way to the safe rule, which does
@@ -32,7 +32,7 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
     in_range = np.asarray((picks >= 0) & (picks < options.legal.shape[1]))
     illegal = ~(in_range & options.legal[rows, np.where(in_range, picks, 0)])
     clean = options if known.all() else _without(options, known)
-    fallback = safe(clean)
+    fallback = SAFE(clean)
     usable = np.where(illegal, 0, picks)
     losing = ~(illegal | missing) & (loses(clean, usable) | _behind(clean, usable, fallback))
     replaced = missing | illegal | losing

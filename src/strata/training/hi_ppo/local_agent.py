@@ -16,7 +16,7 @@ from strata.arrays import Floats
 from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import AssignmentCosts
 from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
-from strata.training.hi_ppo.candidates import Candidate, candidates
+from strata.training.hi_ppo.candidates import RESTART_S, Candidate, candidates
 from strata.training.hi_ppo.domain_state import DomainState, nominal_state
 from strata.training.hi_ppo.guard import guard
 from strata.training.hi_ppo.outlook import chances, expected
@@ -28,11 +28,17 @@ _STEPS: Final = max(HORIZONS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalCase:
-    """One domain that asks: its part of the plan, its devices now, and the binding in use (None: none yet)."""
+    """One domain that asks: its part of the plan, its devices now, and the binding in use (None: none yet).
+
+    restart_s: what any change of devices takes, the loading of weights aside. has_shares: whether copies may get
+    unequal numbers of microbatches, which a plan cannot say.
+    """
 
     part: AssignmentCosts
     domain_state: DomainState
     current: Binding | None = None
+    restart_s: float = RESTART_S
+    has_shares: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +63,7 @@ class LocalDecision:
 
 def decide(cases: Sequence[LocalCase], choose: Rule) -> list[LocalDecision]:
     """Return a decision for each case. What `choose` picks passes the guard; it never sees a hopeless case."""
-    menus = [candidates(case.part, case.domain_state, case.current) for case in cases]
+    menus = [_menu(case) for case in cases]
     open_cases = [i for i, menu in enumerate(menus) if any(candidate.is_legal for candidate in menu)]
     decisions = [_cannot_hold(case) for case in cases]
     if open_cases:
@@ -66,6 +72,12 @@ def decide(cases: Sequence[LocalCase], choose: Rule) -> list[LocalDecision]:
         for row, i in enumerate(open_cases):
             decisions[i] = _decision(cases[i], menus[i], options, row, int(picks[row]), refused[row])
     return decisions
+
+
+def _menu(case: LocalCase) -> tuple[Candidate, ...]:
+    return candidates(
+        case.part, case.domain_state, case.current, restart_s=case.restart_s, has_shares=case.has_shares
+    )
 
 
 def local_options(cases: Sequence[LocalCase], menus: Sequence[Sequence[Candidate]]) -> Options:

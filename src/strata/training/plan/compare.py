@@ -5,25 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from strata.clock import Clock
 from strata.errors import UsageError
 from strata.fleet.fleet import Fleet
+from strata.progress import Progress, silent
 from strata.training.plan.baselines import BASELINES, absent
 from strata.training.plan.baselines.context import Context, Unfinished
 from strata.training.plan.exact.pareto import front
 from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.knee import knee
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import BaselineResult, TrainingPlanReport
 from strata.training.plan.request import requested_job
-from strata.training.plan.schema import PlanRequest
 from strata.workload.job import TrainingJob
 
 COMPARISON_SHARE: Final = 0.25
@@ -34,24 +33,8 @@ KNEE_SHARE: Final = 0.25
 OUT_OF_TIME: Final = "out of time"
 
 
-class Progress(Protocol):
-    """Shows what takes long; yields a function that is told how much of `total` is done."""
-
-    def __call__(
-        self, label: str, *, total: float | None = None
-    ) -> AbstractContextManager[Callable[[float], None]]:
-        """Show `label` inside the `with`."""
-        ...
-
-
-@contextmanager
-def quiet(label: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Show nothing."""
-    yield lambda _done: None
-
-
 def plan_request(
-    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress = quiet
+    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress = silent
 ) -> TrainingPlanReport:
     """Return the plans of a job, and what was asked to be compared with them.
 
@@ -103,9 +86,8 @@ def _learned(fleet: Fleet, job: TrainingJob, request: PlanRequest, clock: Clock)
     from strata.training.hi_ppo.global_agent import InUse
     from strata.training.hi_ppo.plan import plan_hi_ppo
     from strata.training.hi_ppo.policy import load_policy
-    from strata.training.plan.planfile import read_plan
 
-    in_use = None if request.in_use is None else InUse(read_plan(request.in_use).plan)
+    in_use = None if request.in_use is None else InUse(read_given(request.in_use, fleet, job))
     return plan_hi_ppo(fleet, job, policy=load_policy(request.policy), clock=clock, in_use=in_use)
 
 

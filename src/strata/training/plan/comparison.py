@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from strata.decision import Reason
+from strata.fleet.comparison import Comparison, DomainWork, compared, ratio
 from strata.training.plan import explain
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.report import TrainingPlanReport
@@ -16,102 +14,42 @@ from strata.workload.plan import TrainingPlan
 
 
 @dataclass(frozen=True, slots=True)
-class DomainWork:
-    """What a plan gives one domain: distinct layers, devices, and its share of all layers of all samples."""
+class DomainLayers(DomainWork):
+    """What a plan gives one domain: how many distinct layers, too."""
 
     num_layers: int
-    num_devices: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What moved from the old answer's plan to the new one's; ratios are new / old, None where a side has none.
-
-    domains: (old, new) work of every domain that either plan uses, in fleet order; None where it is not used.
-    appeared, gone: reasons of one decision only, told apart by token and subject.
-    """
-
-    kind: tuple[str | None, str | None]
-    same_plan: bool
-    domains: Mapping[str, tuple[DomainWork | None, DomainWork | None]]
-    step_time_s_ratio: float | None
-    tokens_per_s_ratio: float | None
-    utilization_difference: float | None
-    wan_bytes_per_step_difference: float | None
-    cost_usd_per_mtoken_ratio: float | None
-    appeared: tuple[Reason, ...]
-    gone: tuple[Reason, ...]
-    text: str
-
-    @property
-    def domains_added(self) -> list[str]:
-        """Domains that only the new plan uses."""
-        return [name for name, (old, _) in self.domains.items() if old is None]
-
-    @property
-    def domains_removed(self) -> list[str]:
-        """Domains that only the old plan uses."""
-        return [name for name, (_, new) in self.domains.items() if new is None]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the stable JSON form, without the sentence."""
-        return {
-            "step_time_s_ratio": self.step_time_s_ratio,
-            "tokens_per_s_ratio": self.tokens_per_s_ratio,
-            "utilization_difference": self.utilization_difference,
-            "wan_bytes_per_step_difference": self.wan_bytes_per_step_difference,
-            "cost_usd_per_mtoken_ratio": self.cost_usd_per_mtoken_ratio,
-            "same_plan": self.same_plan,
-            "kind": {"old": self.kind[0], "new": self.kind[1]},
-            "domains_added": self.domains_added,
-            "domains_removed": self.domains_removed,
-            "domains": {
-                name: {"old": asdict(old) if old else None, "new": asdict(new) if new else None}
-                for name, (old, new) in self.domains.items()
-            },
-            "reasons_appeared": [reason.to_dict() for reason in self.appeared],
-            "reasons_gone": [reason.to_dict() for reason in self.gone],
-        }
 
 
 def compare(old: TrainingPlanReport, new: TrainingPlanReport) -> Comparison:
     """Compare the chosen plans of two answers; a side may have none."""
     before, after = old.best, new.best
-    both = (before.report, after.report) if before is not None and after is not None else None
     works = work(before), work(after)
-    names = [d.name for answer in (old, new) for d in answer.problem.fleet.domains]
-    used = [name for name in dict.fromkeys(names) if name in works[0] or name in works[1]]
-    domains = {name: (works[0].get(name), works[1].get(name)) for name in used}
-    reasons = _reasons(old), _reasons(new)
-    return Comparison(
-        kind=(before.plan.kind if before else None, after.plan.kind if after else None),
+    moved = compared(
+        works,
+        (old.decision.reasons, new.decision.reasons),
+        domains=(domain.name for answer in (old, new) for domain in answer.problem.fleet.domains),
         same_plan=before is not None and old.decision.choice == new.decision.choice,
-        domains=domains,
-        step_time_s_ratio=_ratio(both[0].step_time_s, both[1].step_time_s) if both else None,
-        tokens_per_s_ratio=_ratio(both[0].tokens_per_s, both[1].tokens_per_s) if both else None,
-        utilization_difference=both[1].utilization - both[0].utilization if both else None,
-        wan_bytes_per_step_difference=both[1].wan_bytes_per_step - both[0].wan_bytes_per_step if both else None,
-        cost_usd_per_mtoken_ratio=(
-            _ratio(both[0].cost_usd_per_mtoken, both[1].cost_usd_per_mtoken) if both else None
-        ),
-        appeared=tuple(reason for key, reason in reasons[1].items() if key not in reasons[0]),
-        gone=tuple(reason for key, reason in reasons[0].items() if key not in reasons[1]),
-        text=_text(old, new, domains),
+        figures={**_figures(before, after), "kind": {"old": _kind(before), "new": _kind(after)}},
     )
+    return replace(moved, text=_text(old, new, moved))
 
 
-def _reasons(answer: TrainingPlanReport) -> dict[tuple[str, str], Reason]:
-    """Return the reasons by what tells them apart; that a plan was chosen is the same, whichever it is."""
-    reasons = answer.decision.reasons
-    return {(r.token, "" if r.token == "chosen" else r.subject): r for r in reasons}
+def _kind(item: Evaluated | None) -> str | None:
+    return item.plan.kind if item is not None else None
 
 
-def _ratio(old: float | None, new: float | None) -> float | None:
-    return new / old if old and new is not None else None
+def _figures(before: Evaluated | None, after: Evaluated | None) -> dict[str, float | None]:
+    """Return how each figure moved, None where a side has none."""
+    old, new = (item.report if item is not None else None for item in (before, after))
+    figures: dict[str, float | None] = {}
+    for name in ("step_time_s", "tokens_per_s", "cost_usd_per_mtoken"):
+        figures[f"{name}_ratio"] = ratio(getattr(old, name, None), getattr(new, name, None))
+    for name in ("utilization", "wan_bytes_per_step"):
+        figures[f"{name}_difference"] = getattr(new, name) - getattr(old, name) if old and new else None
+    return figures
 
 
-def work(item: Evaluated | None) -> dict[str, DomainWork]:
+def work(item: Evaluated | None) -> dict[str, DomainLayers]:
     """Return what a plan gives each domain it uses; nothing without a plan."""
     if item is None:
         return {}
@@ -120,19 +58,14 @@ def work(item: Evaluated | None) -> dict[str, DomainWork]:
     done: dict[str, int] = {}
     for pipeline in plan.pipelines:
         samples = plan.samples(pipeline)
-        for stage in pipeline.stages:
-            held = range(stage.first_layer, stage.first_layer + stage.num_layers)
-            layers.setdefault(stage.domain, set()).update(held)
+        for stage, chunks in zip(pipeline.stages, plan.held_layers(pipeline), strict=True):
+            layers.setdefault(stage.domain, set()).update(*chunks)
             done[stage.domain] = done.get(stage.domain, 0) + samples * stage.num_layers
     total = sum(done.values())
-    return {name: DomainWork(len(layers[name]), devices[name], done[name] / total) for name in done}
+    return {name: DomainLayers(devices[name], done[name] / total, len(layers[name])) for name in done}
 
 
-def _text(
-    old: TrainingPlanReport,
-    new: TrainingPlanReport,
-    domains: Mapping[str, tuple[DomainWork | None, DomainWork | None]],
-) -> str:
+def _text(old: TrainingPlanReport, new: TrainingPlanReport, moved: Comparison) -> str:
     """Return the one sentence for people."""
     before, after = old.best, new.best
     if after is None:
@@ -140,14 +73,10 @@ def _text(
         return f"No plan fits{' any more' if before is not None else ', as before'}{why}."
     if before is None:
         return f"A plan fits now: {explain.name(after.plan)}, a step of {show_time(after.report.step_time_s)}."
-    joined = [name for name, (was, _) in domains.items() if was is None]
-    left = [name for name, (_, now) in domains.items() if now is None]
-    moves = [f"{', '.join(names)} {verb}{'s' if len(names) == 1 else ''}"
-             for names, verb in ((left, "leave"), (joined, "join")) if names]  # fmt: skip
-    moved = " and ".join(moves) or _rearranged(before.plan, after.plan)
     objective = new.problem.job.objective
-    why_left = _why_left(new, after, left, objective)
-    return f"{moved}: {_pace(before, after, objective)}{f'; {why_left}' if why_left else ''}."
+    why_left = _why_left(new, after, moved.domains_removed, objective)
+    moves = moved.moves or _rearranged(before.plan, after.plan)
+    return f"{moves}: {_pace(before, after, objective)}{f'; {why_left}' if why_left else ''}."
 
 
 def _rearranged(old: TrainingPlan, new: TrainingPlan) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from strata.decision import Reason
+from strata.simulate.report import StepReport
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import money
@@ -54,14 +56,19 @@ def character(problem: Problem, best: Evaluated) -> list[Reason]:
     return reasons
 
 
-def single_domain(plans: Sequence[Evaluated]) -> list[Reason]:
-    """Return the finding that one domain alone is best, where it is, by time or by money."""
+def single_domain(job: TrainingJob, plans: Sequence[Evaluated]) -> list[Reason]:
+    """Return the finding that one domain alone is best, where it is, on the job's objective."""
     best = plans[0]
     across = [item for item in plans if item.plan.kind != "single"]
-    if best.plan.kind != "single" or not across or best.score <= 0 or across[0].score < best.score:
+    if best.plan.kind != "single" or not across or across[0].score < best.score:
         return []
-    factor = across[0].score / best.score
-    return [Reason("single-domain-best", "", {"domain": best.plan.domains[0], "factor": factor})]
+    data: dict[str, Any] = {"domain": best.plan.domains[0]}
+    if job.objective in (Objective.TIME, Objective.COST):
+        data["factor"] = factor = across[0].score / best.score
+        data["comparison"] = f"{'takes' if job.objective is Objective.TIME else 'costs'} {factor:.2f}x"
+    else:  # scores have any sign, and no ratio that means something
+        data["comparison"] = f"scores {-across[0].score:.4g} against {-best.score:.4g} on {job.objective}"
+    return [Reason("single-domain-best", "", data)]
 
 
 def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason, ...]:
@@ -108,13 +115,13 @@ def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:
     )  # fmt: skip
 
 
-def limit_missed(job: TrainingJob, item: Evaluated) -> tuple[Reason, ...]:
+def limit_missed(job: TrainingJob, report: StepReport) -> tuple[Reason, ...]:
     """Return which of the job's limits a plan misses."""
     reasons, limits = [], job.limits
-    if limits.cost_usd_per_step is not None and money(item.report) > limits.cost_usd_per_step:
-        cost, limit = show_usd(money(item.report)), show_usd(limits.cost_usd_per_step)
+    if limits.cost_usd_per_step is not None and money(report) > limits.cost_usd_per_step:
+        cost, limit = show_usd(money(report)), show_usd(limits.cost_usd_per_step)
         reasons.append(Reason("over-budget", "", {"cost": cost, "limit": limit}))
-    if limits.tokens_per_s is not None and item.report.tokens_per_s < limits.tokens_per_s:
-        data = {"reached": f"{item.report.tokens_per_s:,.0f}", "floor": f"{limits.tokens_per_s:,.0f}"}
+    if limits.tokens_per_s is not None and report.tokens_per_s < limits.tokens_per_s:
+        data = {"reached": f"{report.tokens_per_s:,.0f}", "floor": f"{limits.tokens_per_s:,.0f}"}
         reasons.append(Reason("too-slow", "", data))
     return tuple(reasons)

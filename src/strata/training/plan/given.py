@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.decision import Reason
-from strata.errors import BadFile
+from strata.errors import BadFile, UsageError
 from strata.files import read_document
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
+from strata.simulate.report import StepReport
 from strata.training.plan import explain, legality
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.layout import layout_plan
 from strata.training.plan.objective import Scales, score_report
-from strata.training.plan.planfile import best_plan
+from strata.training.plan.planfile import best_plan, checked_plan_file, reload_inputs
+from strata.training.plan.planned import PlannedJob
 from strata.training.plan.report import TrainingPlanReport, plan_dict
-from strata.training.plan.schema import PlannedJob
+from strata.units import show_bytes
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 
 _FORM: Final = "kind: TrainingLayout with tensor, pipeline, data, microbatch, or a file that `--save` wrote"
+
+SAME_MEMORY: Final = 0.01
+"""By what share a stage may take other memory than its file says: more is no rounding."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def read_given(path: str | Path, fleet: Fleet, job: TrainingJob) -> TrainingPlan
         raise BadFile([fault], hint=_FORM)
     saved = best_plan(document)
     if wrong := other_model(saved.job, job):
-        raise BadFile([document.fault(("job", "model"), wrong)], hint="--given with a plan of the job's own model")
+        raise BadFile([document.fault(("job", "model"), wrong)], hint="a plan of the job's own model")
     return saved.plan
 
 
@@ -94,10 +99,47 @@ def other_model(planned: PlannedJob, job: TrainingJob) -> str:
 def evaluate_given(plan: TrainingPlan, source: str, fleet: Fleet, job: TrainingJob, scales: Scales) -> GivenPlan:
     """Return what is wrong with a plan, and what it takes where it can be evaluated."""
     problem = Problem(fleet, job, ())
-    faults = legality.misfits(problem.model, plan)
-    if faults:
-        return GivenPlan(problem, plan, source, tuple(faults), (), None)
-    report = problem.model.reports([plan])[0]
+    faults, report = judged(problem.model, plan)
+    if report is None:
+        return GivenPlan(problem, plan, source, faults, (), None)
     item = Evaluated(plan, report, score_report(job, scales, report))
-    faults = [*legality.shortfalls(problem.model, plan), *explain.limit_missed(job, item)]
-    return GivenPlan(problem, plan, source, tuple(faults), tuple(legality.outside(job, plan)), item)
+    return GivenPlan(problem, plan, source, faults, tuple(legality.outside(job, plan)), item)
+
+
+def judged(model: StepModel, plan: TrainingPlan) -> tuple[tuple[Reason, ...], StepReport | None]:
+    """Return all that is wrong with a plan, and what a step takes; None where it cannot be evaluated."""
+    if faults := legality.misfits(model, plan):
+        return tuple(faults), None
+    report = model.reports([plan])[0]
+    return (*legality.shortfalls(model, plan), *explain.limit_missed(model.job, report)), report
+
+
+def check_plan_file(path: str | Path) -> str:
+    """Check a saved plan as a given one, on the fleet and for the job that it was made from.
+
+    Returns "", or why that could not be done: they are not there, or no longer what they were. Raises BadFile with
+    all faults: also where a stage's memory is not what its layers take.
+    """
+    document = read_document(path)
+    file = checked_plan_file(document)
+    try:
+        inputs = reload_inputs(file)
+    except UsageError as error:
+        return f"not checked against fleet and job: {error}"
+    if inputs.changes:
+        return f"not checked against fleet and job: {'; '.join(inputs.changes)}"
+    model, faults = StepModel(inputs.fleet, inputs.job), []
+    for at, entry in enumerate(file.plans):
+        here = ("plans", at)
+        wrong, report = judged(model, entry.plan.plan)
+        faults += [document.fault((*here, "plan"), str(reason)) for reason in wrong]
+        if report is None:
+            continue
+        for s, real in enumerate(model.details([entry.plan.plan])[0].stages[: len(entry.stages)]):
+            claimed, takes = entry.stages[s].memory_bytes, real.memory_bytes
+            if abs(claimed / takes - 1) > SAME_MEMORY:
+                message = f"{show_bytes(claimed)}, where its layers take {show_bytes(takes)}"
+                faults.append(document.fault((*here, "stages", s, "memory_bytes"), message))
+    if faults:
+        raise BadFile(faults, hint=f"strata plan train {file.inputs['fleet']} {file.inputs['job']} --save {path}")
+    return ""

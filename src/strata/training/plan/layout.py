@@ -85,7 +85,7 @@ def layout_plan(document: Document, model: StepModel) -> TrainingPlan:
     plan = TrainingPlan(
         pipelines, file.microbatch, file.schedule, file.recompute, file.zero, virtual_stages=file.virtual_stages,
         shard_group=file.shard_group, context_exchange=file.context_exchange, expert_parallel=file.expert,
-        recompute_layers=file.recompute_layers, activation_offload=file.activation_offload,
+        activation_offload=file.activation_offload,
     )  # fmt: skip
     if 0 <= plan.num_samples - model.job.global_batch < file.microbatch * file.data:
         plan = plan.with_samples(model.job.global_batch)  # last microbatches are short
@@ -106,6 +106,11 @@ def _faults(
             meant = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
             key = "domain" if "domain" in document.data else "domains"
             yield document.fault((key,), f"no domain {name!r} in the fleet ({meant})")
+    if file.expert > 1 and (job.spec is None or job.spec.experts is None):
+        yield document.fault(("expert",), "the job's model has no experts")
+    if file.context > job.sequence_length:
+        message = f"more ranks than a sequence has tokens ({job.sequence_length})"
+        yield document.fault(("context",), message)
     if file.across == "data" and file.data % len(domains):
         yield document.fault(("data",), f"{file.data} copies cannot be shared by {len(domains)} domains alike")
     if job.global_batch % file.data:
@@ -150,9 +155,12 @@ def _stages(file: TrainingLayoutFile, job: TrainingJob, domains: list[str], coun
     sizes[-1] += job.layers.kinds[-1] == "head"
     firsts = [0, *accumulate(sizes)]
     warmup = [count - 1] * depth if file.schedule is Schedule.GPIPE else classic_warmup(depth)
+    # Who writes a layout counts blocks: the embedding is not recomputed.
+    more = job.layers.kinds[0] == "embedding"
+    again = [file.recompute_layers and file.recompute_layers + (more and first == 0) for first in firsts]
     return tuple(
-        Stage(name, first, size, file.tensor, min(ahead, count - 1), file.context)
-        for name, first, size, ahead in zip(where, firsts, sizes, warmup, strict=False)
+        Stage(name, first, size, file.tensor, min(ahead, count - 1), file.context, some)
+        for name, first, size, ahead, some in zip(where, firsts, sizes, warmup, again, strict=False)
     )
 
 

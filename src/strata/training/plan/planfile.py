@@ -15,14 +15,9 @@ from strata.errors import BadFile, Fault, StrataError, UsageError
 from strata.files import Document, read_document
 from strata.fleet.fleet import Fleet
 from strata.fleet.schema import load_fleet
+from strata.training.plan.planned import PlannedDomain, PlannedFleet, PlannedJob
 from strata.training.plan.request import inputs_digest, requested_job
-from strata.training.plan.schema import (
-    PlanEntry,
-    PlannedDomain,
-    PlannedFleet,
-    PlannedJob,
-    TrainingPlanFile,
-)
+from strata.training.plan.schema import PlanEntry, TrainingPlanFile
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 from strata.workload.schema import load_job
@@ -57,12 +52,12 @@ def read_plan_file(path: str | Path) -> TrainingPlanFile:
 
     A file without plans reads: it is the answer that nothing fits.
     """
-    return _checked(read_document(path))
+    return checked_plan_file(read_document(path))
 
 
 def plan_file_of(data: Mapping[str, Any], *, source: str) -> TrainingPlanFile:
     """Check what was kept elsewhere than in a file, as `read_plan_file` does."""
-    return _checked(Document(source, data, {}))
+    return checked_plan_file(Document(source, data, {}))
 
 
 def read_plan(path: str | Path) -> SavedPlan:
@@ -72,7 +67,7 @@ def read_plan(path: str | Path) -> SavedPlan:
 
 def best_plan(document: Document) -> SavedPlan:
     """Return the best plan of a file that was read, as `read_plan` does."""
-    file = _checked(document)
+    file = checked_plan_file(document)
     if not file.plans:
         fault = document.fault(("plans",), "no plan fitted when this was written")
         raise BadFile([fault], hint=f"strata explain {document.path}")
@@ -131,7 +126,8 @@ def _job_change(old: PlannedJob, new: PlannedJob) -> str:
     return "its goal, limits or layer times differ"
 
 
-def _checked(document: Document) -> TrainingPlanFile:
+def checked_plan_file(document: Document) -> TrainingPlanFile:
+    """Check a document that was read, as `read_plan_file` does."""
     if isinstance(document.data, dict) and document.data.get("kind") == OLD_KIND:
         inputs = document.data.get("inputs")
         names = [str(inputs.get(key, key.upper())) if isinstance(inputs, dict) else key.upper() for key in _INPUTS]

@@ -57,10 +57,12 @@ def plan_training(
     reasons = [*problem.excluded]
     if plans:
         reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
-        reasons += explain.single_domain(plans)
+        reasons += explain.single_domain(problem.job, plans)
     elif not result.stopped:
         refusal = next(iter(result.refusals.values()), None)
-        reasons += relax.smallest(problem, refusal=refusal, clock=clock, deadline=deadline)
+        reasons += relax.precision(fleet, problem) or relax.smallest(
+            problem, refusal=refusal, clock=clock, deadline=deadline
+        )
     if result.stopped:
         reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": result.evaluated}))
     whole_digest, digests = inputs_digest(fleet, job)
@@ -137,7 +139,7 @@ def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, ran
     if count == 0:
         return SearchResult()
     if count <= POOL:
-        result = first_plan(problem, scales, clock=clock)
+        result = first_plan(problem, scales, [range(count)], clock=clock, deadline=deadline)
         if not result.interrupted:
             every = Search(problem, scales, range(count), clock=clock, deadline=deadline)
             result.merge(every.run(so_far=result, rank=rank, keeps_best=True))
@@ -191,7 +193,7 @@ def alternatives(
     ]
     missed = [
         Alternative(
-            explain.name(item.plan), explain.costs(item), explain.limit_missed(problem.job, item), item.plan
+            explain.name(item.plan), explain.costs(item), explain.limit_missed(problem.job, item.report), item.plan
         )
         for key, item in result.missed.items()
         if key not in result.by_set

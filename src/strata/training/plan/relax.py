@@ -14,7 +14,7 @@ from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.search import Evaluated, Search
 from strata.training.plan.objective import Scales, money
 from strata.units import show_bytes, show_time, show_usd
-from strata.workload.job import Limits, Objective, Recompute, TrainingJob
+from strata.workload.job import PRECISION_BYTES, Limits, Objective, Recompute, Schedule, TrainingJob
 from strata.workload.pins import Pins
 
 MOST_NODES: Final = 4096
@@ -42,6 +42,17 @@ def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline
         return [*reasons, _devices(problem, clock, deadline)]
     except OutOfTime:
         return [*reasons, Reason("time-limit", "", {"elapsed": show_time(clock() - started), "evaluated": 0})]
+
+
+def precision(fleet: Fleet, problem: Problem) -> list[Reason]:
+    """Return the precision that a job needs whose own no domain has a rate for: one that all domains have."""
+    precision = problem.job.precision
+    if problem.fleet.domains or not all(reason.token == "figure-missing" for reason in problem.excluded):
+        return []
+    cards = [domain.accelerator for domain in fleet.domains]
+    known = [other for other in PRECISION_BYTES if all(card.peak_flops(other) is not None for card in cards)]
+    data = {"precision": precision, "known": " or ".join(known)}
+    return [Reason("needs-precision", "", data)] if known else []
 
 
 def _pins(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Reason:
@@ -98,7 +109,10 @@ def _fits(
     problem: Problem, job: TrainingJob | None = None, fleet: Fleet | None = None, *, clock: Clock, deadline: float
 ) -> bool:
     """Whether any plan exists on a changed problem: the first one found will do. Raises OutOfTime."""
-    changed = Problem.of(fleet or problem.fleet, replace(job or problem.job, objective=Objective.TIME))
+    relaxed = replace(job or problem.job, objective=Objective.TIME)
+    if Schedule.ONE_F_ONE_B in relaxed.schedules and (relaxed.pins.virtual_stages or 1) == 1:
+        relaxed = replace(relaxed, schedules=(Schedule.ONE_F_ONE_B,))  # no other holds less (cost-model.md, 6)
+    changed = Problem.of(fleet or problem.fleet, relaxed)
     if not changed.fleet.domains:
         return False
     return Search(changed, Scales(), _largest(changed), clock=clock, deadline=deadline).exists()

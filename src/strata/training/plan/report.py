@@ -16,7 +16,7 @@ from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import Scales, money
-from strata.training.plan.schema import InputDigests, PlannedFleet, PlannedJob, PlanRequest
+from strata.training.plan.planned import InputDigests, PlannedFleet, PlannedJob, PlanRequest
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from strata.decision import digest
 from strata.errors import UsageError
 from strata.fleet.fleet import Fleet
-from strata.training.plan.schema import InputDigests, PlanRequest
+from strata.training.plan.planned import InputDigests, PlanRequest
 from strata.workload.job import Objective, TrainingJob
 
 

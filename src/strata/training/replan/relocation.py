@@ -24,9 +24,10 @@ def relocation_costs(
     layers = len(job.layers)
     holds = np.zeros((len(plans), len(names), layers), dtype=bool)
     for p, plan in enumerate(plans):
-        for stage in (stage for pipeline in plan.pipelines for stage in pipeline.stages):
-            last = stage.first_layer + stage.num_layers
-            holds[p, fleet.index(stage.domain), stage.first_layer : last] = True
+        for pipeline in plan.pipelines:
+            for stage, chunks in zip(pipeline.stages, plan.held_layers(pipeline), strict=True):
+                for held in chunks:
+                    holds[p, fleet.index(stage.domain), held.start : held.stop] = True
     size = job.layers.params * job.element_bytes
     lacks = np.einsum("qkl,pkl,l->pqk", holds, ~holds, size)  # from p to q, into k
     speed, price = fleet.bandwidth_bytes_per_s(), fleet.price_usd_per_byte()

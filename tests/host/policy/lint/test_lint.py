@@ -19,7 +19,7 @@ from strata.host.policy.lint.policy import lint
 from strata.host.policy.policy import U32, U64, GrowthAlgorithm
 from strata.reasons import REASONS
 from tests.host.policy.layers_of import parse
-from tests.host.policy.lint.wrong_policies import REST, RIGHT, WRONG, grouped, layer
+from tests.host.policy.lint.wrong_policies import OPEN, REST, RIGHT, WRONG, grouped, layer
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
@@ -264,3 +264,18 @@ def test_a_key_given_twice_is_refused_as_scx_layered_does(tmp_path):
     file.write_text('[{"name": "a", "name": "b", "matches": [[]], "kind": {"Open": {}}}]')
     result = run(str(file), "-o", "json")
     assert "key given twice" in result.stdout
+
+
+@pytest.mark.parametrize(("key", "is_read"), [("weight", False), ("yield_ignore", True)], ids=["integer", "real"])
+def test_minus_nought_is_a_real_number(tmp_path, key, is_read):
+    # serde_json reads -0 as a floating point number, which it refuses where an integer is wanted.
+    file = tmp_path / "policy.json"
+    rest = json.dumps([{**REST, "kind": {"Grouped": {"util_range": [0.1, 0.6], key: 9}}}])
+    file.write_text(rest.replace("9}", "-0}"))
+    assert (run(str(file), "--elsewhere").exit_code == 0) == is_read
+
+
+def test_a_remark_about_open_layers_is_made_once():
+    layers = [{"name": f"n{n}", "matches": [[{"CommPrefix": f"{n}"}]], "kind": {"Open": {}}} for n in range(5)]
+    found = [one.reason.token for one in lint(read([*layers, OPEN]))]
+    assert found.count("open-limits-early") == 1

@@ -153,6 +153,7 @@ WRONG = (
     ),
     on_match("half a bracket", "regex-wrong", "CgroupRegex", "job-["),
     on_match("look-ahead", "regex-wrong", "CgroupRegex", "job-(?!test)"),
+    on_match("bytes that are no text", "regex-wrong", "CgroupRegex", r"(?-u:\xff)"),
     on_match("a back reference", "regex-wrong", "CgroupRegex", r"(a|b)-\1"),
     Wrong(
         "a template by name",
@@ -349,6 +350,15 @@ WRONG = (
     on_key("no CPU of its own", "layer-no-cpus", "cpus_range", grouped(cpus_range=[0, 0])),
     Wrong("one name for two", "layer-name-twice", "[1].name", [layer(name="rest"), REST]),
     on_key("a slice in nanoseconds", "slice-too-long", "slice_us", grouped(slice_us=20_000_000)),
+    on_key("a slice in milliseconds", "slice-too-short", "slice_us", grouped(slice_us=1)),
+    on_key("a charge beyond all time", "charge-too-long", "min_exec_us", grouped(min_exec_us=10**18)),
+    Wrong(
+        "the rest on one CPU",
+        "rest-squeezed",
+        "[1]",
+        [layer(), {**REST, "kind": confined(cpus_range=[1, 1])}],
+        EIGHT,
+    ),
     # What is worth knowing.
     Wrong("an Open layer", "open-limits-early", "[0]", [OPEN]),
     on_match("a hint", "hint-needs-map", "HintEquals", 3),
@@ -397,6 +407,9 @@ RIGHT = {
         [layer([[{"CommPrefixExclude": "pt_"}], [{"CommPrefixExclude": "pt_data"}]]), REST],
         EIGHT,
     ),
+    "a word's start": ([layer(match("CgroupRegex", r"\b{start}job\b{end-half}(?-u:\w)")), REST], EIGHT),
+    "the rest confined to enough": ([layer(), {**REST, "kind": confined(cpus_range=[0, 4])}], EIGHT),
+    "a layer as its values in order": ([["first", None, None, PYTHON, grouped()], REST], EIGHT),
     "an expression of whole paths": ([layer(match("CgroupRegex", "^/sys/fs/cgroup/a|b/$")), REST], EIGHT),
     "nodes that are there": ([layer(None, grouped(nodes=[0, 1], llcs=[1])), REST], EIGHT),
     "a template": ([layer(template={"CgroupSuffix": "job.scope"}), REST], EIGHT),

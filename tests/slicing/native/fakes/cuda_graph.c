@@ -2,18 +2,56 @@
 
 #include <stdlib.h>
 
-/* Memory of alloc nodes is taken at launch, and kept by the device's graphs until it is trimmed. */
+/* Memory of graphs, as the CUDA programming guide has it (Graph Memory Nodes): addresses are given when nodes are made,
+ * and again to later nodes where a node before frees them (here a graph is one chain, in the order of making). Physical
+ * memory is mapped at launch, shared by graphs that do not run at once, and kept until it is trimmed; what a graph
+ * leaves unfreed is not shared. RESERVED is what the driver has for graphs, USED what any graph has mapped. */
+#define PAGE (2ll << 20)
+
 struct Node {
     CUdeviceptr address;
     int64_t bytes;
     int device, is_freed_inside;
     struct Node *next;
 };
+struct Range {
+    CUdeviceptr address;
+    int64_t bytes;
+    struct Range *next;
+};
 struct Graph {
     struct Node *nodes;
+    struct Range *unused; /* addresses of nodes that are freed inside */
+    int64_t footprint;
 };
 
-static int64_t reserved[MAX_DEVICES], used[MAX_DEVICES];
+static int64_t reserved[MAX_DEVICES], live[MAX_DEVICES];
+static CUdeviceptr next_page = 0x600000000000;
+
+static int64_t pages(int64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static CUdeviceptr take_range(struct Graph *graph, int64_t bytes)
+{
+    for (struct Range **link = &graph->unused; *link; link = &(*link)->next) {
+        struct Range *range = *link;
+        if (range->bytes < bytes)
+            continue;
+        CUdeviceptr address = range->address;
+        range->address += (CUdeviceptr)bytes;
+        range->bytes -= bytes;
+        if (!range->bytes) {
+            *link = range->next;
+            free(range);
+        }
+        return address;
+    }
+    graph->footprint += bytes;
+    next_page += (CUdeviceptr)bytes;
+    return next_page - (CUdeviceptr)bytes;
+}
 
 static CUresult add_alloc(void **node, struct Graph *graph, struct AllocNode *params)
 {
@@ -21,7 +59,8 @@ static CUresult add_alloc(void **node, struct Graph *graph, struct AllocNode *pa
         return INVALID_VALUE;
     struct Node *made = calloc(1, sizeof *made);
     lock();
-    *made = (struct Node){fresh((int64_t)params->bytes), (int64_t)params->bytes, params->pool.location.id, 0, graph->nodes};
+    CUdeviceptr address = take_range(graph, pages((int64_t)params->bytes));
+    *made = (struct Node){address, (int64_t)params->bytes, params->pool.location.id, 0, graph->nodes};
     graph->nodes = made;
     unlock();
     params->address = made->address;
@@ -32,7 +71,10 @@ static CUresult add_alloc(void **node, struct Graph *graph, struct AllocNode *pa
 static CUresult add_free(void **node, struct Graph *graph, CUdeviceptr address)
 {
     for (struct Node *each_node = graph->nodes; each_node; each_node = each_node->next)
-        if (each_node->address == address) {
+        if (each_node->address == address && !each_node->is_freed_inside) {
+            struct Range *range = malloc(sizeof *range);
+            *range = (struct Range){address, pages(each_node->bytes), graph->unused};
+            graph->unused = range;
             each_node->is_freed_inside = 1;
             *node = each_node;
             return OK;
@@ -196,28 +238,23 @@ EXPORT CUresult cuGraphExecDestroy(struct Graph *exec)
 static CUresult launch_graph(struct Graph *graph)
 {
     CUresult result = OK;
+    int device = graph->nodes ? graph->nodes->device : current();
     lock();
-    for (struct Node *node = graph->nodes; node && result == OK; node = node->next) {
+    for (struct Node *node = graph->nodes; node; node = node->next)
         if (find(node->address, GRAPHED))
             result = INVALID_VALUE; /* not freed since the last launch */
-        used[node->device] += node->bytes;
-        int64_t more = used[node->device] - reserved[node->device];
-        if (result == OK && more > 0) {
-            if (hold(node->device, more))
-                reserved[node->device] += more;
-            else
-                result = OUT_OF_MEMORY;
-        }
-        if (result != OK)
-            used[node->device] -= node->bytes;
+    int64_t more = result == OK && device >= 0 ? live[device] + graph->footprint - reserved[device] : 0;
+    if (more > 0) {
+        if (hold(device, more))
+            reserved[device] += more;
         else
-            add(node->address, GRAPHED, node->device, node->bytes);
+            result = OUT_OF_MEMORY;
     }
-    for (struct Node *node = graph->nodes; node; node = node->next) {
-        struct Thing *live = find(node->address, GRAPHED);
-        if (node->is_freed_inside && live)
-            graphs_return(live);
-    }
+    for (struct Node *node = graph->nodes; node && result == OK; node = node->next)
+        if (!node->is_freed_inside) {
+            add(node->address, GRAPHED, device, pages(node->bytes));
+            live[device] += pages(node->bytes);
+        }
     unlock();
     if (result == OK && current() >= 0)
         launch(current());
@@ -227,7 +264,7 @@ static CUresult launch_graph(struct Graph *graph)
 int64_t graphs_return(struct Thing *allocation)
 {
     int64_t bytes = allocation->bytes;
-    used[allocation->device] -= bytes;
+    live[allocation->device] -= bytes;
     take(allocation);
     return bytes;
 }
@@ -264,8 +301,8 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     ENTER(visit);
     lock();
-    unhold(device, reserved[device] - used[device]);
-    reserved[device] = used[device];
+    unhold(device, reserved[device] - live[device]);
+    reserved[device] = live[device];
     unlock();
     return OK;
 }
@@ -273,8 +310,9 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
     ENTER(visit);
+    (void)attribute; /* every page was mapped by some graph, and stays so */
     lock();
-    *(uint64_t *)value = (uint64_t)(attribute < 2 ? used[device] : reserved[device]);
+    *(uint64_t *)value = (uint64_t)reserved[device];
     unlock();
     return OK;
 }

@@ -3,6 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static CUdeviceptr taken_back;
+
 static CUresult allocate(CUdeviceptr *address, int64_t bytes)
 {
     int device = current();
@@ -13,10 +15,23 @@ static CUresult allocate(CUdeviceptr *address, int64_t bytes)
     if (bytes < 0 || !hold(device, bytes))
         return OUT_OF_MEMORY;
     lock();
-    *address = fresh(bytes);
+    *address = taken_back ? taken_back : fresh(bytes);
+    taken_back = 0;
     add(*address, LINEAR, device, bytes)->context = current_context();
     unlock();
     return OK;
+}
+
+/* For test programs: memory that the driver takes back without a call, and whose address it gives out next. */
+EXPORT void fake_take_back(CUdeviceptr address);
+void fake_take_back(CUdeviceptr address)
+{
+    lock();
+    struct Thing *thing = find(address, LINEAR);
+    unhold(thing->device, thing->bytes);
+    take(thing);
+    taken_back = address;
+    unlock();
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)

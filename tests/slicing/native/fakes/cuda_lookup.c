@@ -45,6 +45,8 @@
     ONE(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2)                              \
     ONE(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle)                                \
     TWO(cuStreamSynchronize, 7000, cuStreamSynchronize, cuStreamSynchronize_ptsz)      \
+    TWO(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds)                     \
+    TWO(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz)      \
     ONE(cuEventSynchronize, 2000, cuEventSynchronize)                                  \
     ONE(cuGetProcAddress, 11030, cuGetProcAddress)                                     \
     ONE(cuGetProcAddress, 12000, cuGetProcAddress_v2)

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,6 +37,8 @@ __attribute__((constructor)) static void begin(void)
             abort();
         close(file);
         state = shared;
+        if (getenv("FAKE_DESCRIPTORS"))
+            descriptors_begin(path);
     }
     delay_us = setting("FAKE_DELAY_US", 0);
     kernel_us = setting("FAKE_KERNEL_US", 0);
@@ -122,10 +125,42 @@ int64_t device_bytes(void)
     return bytes;
 }
 
+/* Of a process that is gone the place is the next one's. */
+static void note(int device, int64_t bytes)
+{
+    static __thread int64_t pid;
+    static __thread int place;
+    for (int i = pid == getpid() ? place : 0; i < MAX_CLIENTS; i++) {
+        int64_t owner = atomic_load(&state->processes[i].pid);
+        if (owner != getpid() && owner != 0 && kill((pid_t)owner, 0) == 0)
+            continue;
+        if (owner != getpid() && !atomic_compare_exchange_strong(&state->processes[i].pid, &owner, getpid()))
+            continue;
+        for (int other = 0; owner != getpid() && other < MAX_DEVICES; other++)
+            atomic_store(&state->processes[i].held[other], 0);
+        pid = getpid();
+        place = i;
+        atomic_fetch_add(&state->processes[i].held[device], bytes);
+        return;
+    }
+}
+
+static int hold_now(int device, int64_t bytes);
+
 int hold(int device, int64_t bytes)
 {
     if (device < 0) /* the host has enough */
         return 1;
+    int is_held = hold_now(device, bytes);
+    if (is_held && bytes && getenv("FAKE_PROCESSES"))
+        note(device, bytes);
+    return is_held;
+}
+
+static int hold_now(int device, int64_t bytes)
+{
+    if (has_descriptors)
+        return descriptors_hold(device, bytes);
     int64_t before = atomic_load(&state->held[device]);
     do {
         if (before + bytes > device_bytes()) {
@@ -143,11 +178,18 @@ void unhold(int device, int64_t bytes)
 {
     if (device < 0)
         return;
-    atomic_fetch_sub(&state->held[device], bytes);
+    if (bytes && getenv("FAKE_PROCESSES"))
+        note(device, -bytes);
+    if (has_descriptors)
+        descriptors_hold(device, -bytes);
+    else
+        atomic_fetch_sub(&state->held[device], bytes);
 }
 
 int64_t held(int device)
 {
+    if (has_descriptors)
+        descriptors_hold(device, 0);
     return atomic_load(&state->held[device]);
 }
 

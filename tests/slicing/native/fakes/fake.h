@@ -3,7 +3,9 @@
  * Environment: FAKE_STATE (a file of sizeof(struct State), shared by processes and read by tests), FAKE_BYTES and
  * FAKE_DEVICES (what each device has, how many there are), FAKE_DELAY_US (how long each allocation takes),
  * FAKE_FAIL=name:nth:code (the nth call of one function, counted from 1, fails; 0 is each), FAKE_KERNEL_US
- * (how long a kernel keeps its device busy), FAKE_CONTEXT_BYTES, FAKE_VERSION. */
+ * (how long a kernel keeps its device busy), FAKE_CONTEXT_BYTES, FAKE_VERSION, FAKE_DESCRIPTORS (set: what a process
+ * holds lasts until the last copy of its device's descriptor is closed, those of forked children too), FAKE_PROCESSES
+ * (set: NVML lists what each process holds). */
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -13,7 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DEVICES 8
-#define MAX_PROCESSES 4096
+#define MAX_CLIENTS 256
 
 /* Tests read it by offsets: all words are 64 bits. */
 struct State {
@@ -25,6 +27,11 @@ struct State {
     _Atomic int64_t refused;              /* by the fake device itself, for want of memory */
     _Atomic int64_t arrived;              /* programs that wait for each other count here */
     _Atomic int64_t go;
+    _Atomic int64_t clients[MAX_CLIENTS][MAX_DEVICES]; /* of `held`, by descriptor; only with FAKE_DESCRIPTORS */
+    struct {
+        _Atomic int64_t pid;
+        _Atomic int64_t held[MAX_DEVICES];
+    } processes[MAX_CLIENTS]; /* what NVML lists, of those that live */
 };
 
 extern struct State *state;
@@ -59,6 +66,11 @@ int64_t device_bytes(void);
 int hold(int device, int64_t bytes);
 void unhold(int device, int64_t bytes);
 int64_t held(int device);
+/* descriptors.c: FAKE_DESCRIPTORS is set; 1 where the device has that much left (or gets it back), and takes it for
+ * this process's descriptor. */
+extern int has_descriptors;
+void descriptors_begin(const char *path);
+int descriptors_hold(int device, int64_t bytes);
 int64_t now_us(void);
 void launch(int device);
 /* When all that was launched by now will be over: one queue a device. */

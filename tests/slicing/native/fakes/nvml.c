@@ -1,7 +1,9 @@
 /* As much of NVML as monitoring tools ask for a device's memory. */
 #include "fake.h"
 
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Device {
@@ -81,3 +83,62 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Device device, struct Memory2 *memory)
     *memory = (struct Memory2){memory->version, total, 0, total - used, used};
     return 0;
 }
+
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device)
+{
+    char one[64];
+    for (int i = 0; i < devices(); i++) {
+        nvmlDeviceGetUUID(&all[i], one, sizeof one);
+        if (strcmp(one, uuid) == 0) {
+            *device = &all[i];
+            return 0;
+        }
+    }
+    return 6;
+}
+
+struct Process1 {
+    unsigned pid;
+    unsigned long long used;
+};
+struct Process2 {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+static int list(Device device, unsigned *count, void *out, int is_first_form)
+{
+    unsigned found = 0;
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        int64_t pid = atomic_load(&state->processes[i].pid);
+        int64_t used = atomic_load(&state->processes[i].held[device->index]);
+        if (pid == 0 || used == 0 || kill((int)pid, 0) != 0)
+            continue;
+        if (found < *count && is_first_form)
+            ((struct Process1 *)out)[found] = (struct Process1){(unsigned)pid, (unsigned long long)used};
+        else if (found < *count)
+            ((struct Process2 *)out)[found] = (struct Process2){(unsigned)pid, (unsigned long long)used, ~0u, ~0u};
+        found++;
+    }
+    int is_enough = found <= *count;
+    *count = found;
+    return is_enough ? 0 : 7;
+}
+
+#define LISTS(symbol, is_first_form)                                                                   \
+    EXPORT int symbol(Device device, unsigned *count, void *out)                        \
+    {                                                                                                \
+        return list(device, count, out, is_first_form);                                              \
+    }
+
+/* Of all kinds the same list. */
+LISTS(nvmlDeviceGetComputeRunningProcesses, 1)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v2, 0)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v3, 0)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, 1)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses_v2, 0)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses_v3, 0)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, 1)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, 0)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, 0)

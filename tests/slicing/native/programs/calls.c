@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -174,6 +175,10 @@ static int call(const char *name, const char *first, const char *second)
         return cu.free(got[which]);
     if (!strcmp(name, "freeasync"))
         return cu.free_async(got[which], NULL);
+    if (!strcmp(name, "takeback")) { /* by the driver, unseen */
+        ((void (*)(Address))(uintptr_t)dlsym(library(), "fake_take_back"))(got[which]);
+        return 0;
+    }
     if (!strcmp(name, "freebad"))
         return cu.free(0xdeadbeef00);
     if (!strcmp(name, "freenull"))
@@ -215,6 +220,10 @@ static int call(const char *name, const char *first, const char *second)
         return add_node(bytes, 1);
     if (!strcmp(name, "graphfree"))
         return cu.graph_free(&node, graph, NULL, 0, got[which]);
+    if (!strcmp(name, "nextgraph")) { /* the one before stays as it is */
+        graph = exec_graph = NULL;
+        return 0;
+    }
     if (!strcmp(name, "capture"))
         return cu.begin_capture(NULL, 0);
     if (!strcmp(name, "endcapture"))
@@ -256,6 +265,13 @@ static int call(const char *name, const char *first, const char *second)
     }
     if (!strcmp(name, "cooperate"))
         return cu.launch_cooperative(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
+    if (!strcmp(name, "childwait")) { /* a child that does nothing, with all that is open here; its pid is printed */
+        pid_t child = fork();
+        if (child == 0)
+            return pause();
+        printf("%d ", (int)child);
+        return 0;
+    }
     if (!strcmp(name, "wait"))
         return pause();
     if (!strcmp(name, "stop"))
@@ -291,6 +307,10 @@ int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     door = argv[1];
+    if (!strncmp(door, "stripped+", 9)) { /* without an environment, as sshd and su start programs */
+        door += 9;
+        clearenv();
+    }
     reach(&cu, door);
     if (cu.init(0) != 0 || use_device(0) != 0)
         return 70;

@@ -8,6 +8,7 @@ from strata.decision import Reason
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.workload.job import Recompute, Schedule
+from strata.workload.pins import Pins
 from tests.support.builders import card, domain, fleet, job, layers
 
 PLAIN = ParallelConfig(microbatch_size=1, tensor_parallel=1, data_parallel=1, cap=2, recompute=Recompute.NONE)
@@ -27,8 +28,19 @@ def test_each_schedule_is_a_vector_of_warm_ups():
     assert deeper[2:] == [2, 0] or deeper[2:] == [1, 0]
 
 
-def test_inside_a_domain_only_one_f_one_b_is_built():
-    assert [plan.schedule for plan in built(fleet(domain("a", 2)), job(), (0,))] == [Schedule.ONE_F_ONE_B]
+def test_inside_a_domain_latency_makes_no_schedule_worth_building():
+    plans = built(fleet(domain("a", 2)), job(), (0,))
+    assert {plan.schedule for plan in plans} == set(Schedule) - {Schedule.LATENCY_AWARE, Schedule.GPIPE}
+
+
+def test_stages_interleave_in_as_many_chunks_as_their_layers_divide_into():
+    two = fleet(domain("a", 2))
+    chunks = [
+        {plan.virtual_stages for plan in built(two, job(layers(count)), (0,))} - {1} for count in (3, 4, 8, 16, 32)
+    ]
+    assert chunks == [set(), {2}, {2, 4}, {2, 4, 8}, {2, 4, 8}]
+    pinned = job(layers(6), pins=Pins(virtual_stages=3))
+    assert [plan.virtual_stages for plan in built(two, pinned, (0,))] == [3]
 
 
 def test_a_warm_up_never_exceeds_the_microbatches_there_are():

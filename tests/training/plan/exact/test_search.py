@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import ROW_TOLERANCE, Search, SearchResult
+from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
 from tests.support.builders import card, domain, fleet, job, layers
 from tests.support.laws import examples
@@ -26,8 +27,24 @@ def search(place=ABC, asked=None, **more) -> Search:
 
 
 def test_a_search_opens_few_of_its_branches():
-    found = search().run()
-    assert 0 < found.evaluated < found.branches / 20
+    looked = search()
+    found = looked.run()
+    every = len(looked.problem.configs) * len(looked.chains.masks)
+    assert 0 < found.branches < every
+    assert 0 < found.evaluated < every / 15
+
+
+@examples(25)
+@given(st.integers(0, 10**6))
+def test_sharings_searched_alone_as_those_of_wide_fleets_are_are_no_worse_than_each_one_built(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    found = Search(problem, Scales(), (), clock=lambda: 0.0, deadline=1.0, shards=space).run()
+    every = (space.sharing(way, group) for way in range(len(space.ways)) for group in range(len(space.groups)))
+    built = [plan for plan in map(space.build, every) if plan is not None and plan.keeps(problem.job.pins)]
+    best_s = min((report.step_time_s for report in problem.model.reports(built)), default=np.inf)
+    assert found.best_score <= best_s * (1 + 1e-4)
+    assert not found.stopped
 
 
 def test_an_incumbent_that_is_good_enough_leaves_nothing_to_find():
@@ -42,8 +59,8 @@ def test_plans_are_evaluated_long_before_all_branches_that_could_be_better_are_b
     """Bounds that are far too low: by them every branch should be built before any plan is worth evaluating."""
     bounds, build, opened = ChainSpace.bounds, ChainSpace.open, []
 
-    def far_less(space, config):
-        known = bounds(space, config)
+    def far_less(space, config, among=None):
+        known = bounds(space, config, among)
         return replace(known, step_s=known.step_s / 1000)
 
     monkeypatch.setattr(ChainSpace, "bounds", far_less)
@@ -69,10 +86,10 @@ def test_what_must_be_used_is_used():
 def test_local_steps_searched_again_in_step_do_not_hide_how_much_was_considered():
     asked = job(layers(4), batch=64, local_steps=(64,))
     place = fleet(domain("a"), domain("b"), gbps=2)
-    found = search(place, asked).run()
+    looked = search(place, asked)
+    found = looked.run()
     assert found.ranked[0].plan.local_steps == 64
-    bounds, _ = search(place, asked)._branches()
-    assert found.branches == len(bounds)
+    assert found.branches == len(looked.branches.codes)
 
 
 def test_a_deadline_keeps_the_best_plan_and_an_honest_bound():

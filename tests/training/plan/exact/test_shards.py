@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
+from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.unit import Units
 from strata.training.plan.objective import money
-from strata.workload.job import Schedule
+from strata.workload.job import Objective, Schedule
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
 from tests.support.laws import examples
 from tests.support.small_cases import small_case
@@ -35,10 +38,63 @@ def test_no_sharing_beats_its_bounds(seed):
     problem = Problem.of(*small_case(seed))
     for space, (way, group), plan, report in sharings(problem):
         assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
-        assert space.free_bound_s <= report.step_time_s * (1 + EPS)
+        assert space.free_bound_s() <= report.step_time_s * (1 + EPS)
         assert space.bounds()[way, group] * space.least_usd(group) <= money(report) * (1 + EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_split_layers_bring_bounds_closer_that_no_sharing_beats(seed):
+    problem = Problem.of(*small_case(seed))
+    every = list(sharings(problem))
+    for space in {id(space): space for space, *_ in every}.values():
+        before = space.bounds()
+        assert (space.bounds(split=True) >= before * (1 - EPS)).all()
+        assert space.closer(0, 0) is None
+    assert all(space.bounds()[at] <= report.step_time_s * (1 + EPS) for space, at, _, report in every)
+
+
+@examples(60)
+@given(st.integers(0, 10**6))
+def test_shapes_of_a_unit_fit_where_pipelines_over_its_domains_do(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ShardSpace(problem, everything(problem))
+    for unit, common in product(space.units, space.commons):
+        shapes = Units(problem).shapes
+        chain = ChainSpace(problem, tuple(sorted(unit)))
+        whole, fitting = shapes._fitting(unit, common)
+        each = [whole.config(row, common) for row in range(len(whole.configs))]
+        fits = [
+            config.data_parallel * config.microbatch_size <= problem.job.global_batch
+            and chain.may_fit(config, whole.total[row : row + 1])[0]
+            and all(problem.layers(one, config) is not None for one in chain.domains)
+            for row, config in enumerate(each)
+        ]
+        assert fitting.tolist() == np.flatnonzero(fits).tolist()
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_few_shapes_are_enough_for_a_plan_wherever_there_is_one(seed):
+    problem = Problem.of(*small_case(seed, objective=Objective.TIME))
+    space = ShardSpace(problem, everything(problem))
+    for way in range(len(space.ways)):
+        for group in range(len(space.groups)):
+            some = space.build_within(way, group, limit_s=np.inf, is_thorough=False)
+            assert (some is None) == (space.build(space.sharing(way, group)) is None)
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_shapes_built_for_a_closer_bound_of_all_sharings_leave_it_one(seed):
+    problem = Problem.of(*small_case(seed, objective=Objective.TIME))
+    best_s = min((report.step_time_s for *_, report in sharings(problem)), default=np.inf)
+    space = ShardSpace(problem, everything(problem))
+    loose_s = space.free_bound_s()
+    assert loose_s <= space.free_bound_s(enough_s=best_s) * (1 + EPS)
+    assert space.free_bound_s(enough_s=np.inf) <= best_s * (1 + EPS)
 
 
 def test_a_leaf_of_a_star_sends_the_gradients_once_not_four_thirds_of_them():
@@ -79,6 +135,19 @@ def test_a_domain_that_no_link_reaches_shares_nothing():
     assert found
     assert all(set(plan.domains) == {"a", "b"} for _, _, plan, _ in found)
     assert all(np.isfinite(report.step_time_s) for *_, report in found)
+
+
+@pytest.mark.parametrize("gib", [10.5, 11.0, 12.5])
+def test_units_whose_fastest_shape_has_no_room_for_the_outer_state_exchange_in_another(gib):
+    places = [domain(name, 4, accelerator=card(gib=gib)) for name in "ab"]
+    problem = Problem.of(fleet(*places, gbps=10), job(layers(8), batch=16, local_steps=(8,)))
+    space = ShardSpace(problem, (0, 1))
+    seldom = [way for way in range(len(space.ways)) if space.ways[way].local_steps == 8]
+    built = [space.build(space.sharing(way, 0)) for way in seldom]
+    assert any(built)
+    assert all(problem.model.fits(plan) for plan in built if plan is not None)
+    within = [space.build_within(way, 0, limit_s=100.0) for way in seldom]
+    assert [plan is None for plan in within] == [plan is None for plan in built]
 
 
 def test_units_never_interleave_because_one_schedule_serves_them_all():
@@ -134,7 +203,7 @@ def test_a_unit_too_slow_for_its_share_does_one_microbatch_in_the_shape_that_is_
         sharing = space.sharing(way, 0)
         plan = space.build(sharing)
         [mine] = [pipeline for pipeline in plan.pipelines if pipeline.domains == ("slow",)]
-        shapes = space._units.inners((0,), sharing.microbatch_size, sharing.recompute)
+        shapes = space._units.inners((0,), sharing.way.common)
         picked = next(shape for shape in shapes if same_shape(shape.plan.pipelines[0], mine))
         if mine.microbatches == 1:
             assert picked.fill_s == min(shape.fill_s for shape in shapes)

@@ -3,9 +3,11 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.errors import OutOfTime
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.training.plan.exact.splits import Splits
 from tests.support.laws import examples
@@ -95,3 +97,14 @@ def test_ties_of_the_slowest_stage_go_to_the_split_that_fills_the_pipeline_soone
     assert counts is not None
     assert max(counts[1:]) <= 14
     assert bound_s(splits, counts) == 14 + 64 * 14
+
+
+def test_looking_for_splits_ends_when_time_is_out():
+    """Sixteen stages may have none within a limit for minutes."""
+
+    def out_of_time() -> None:
+        raise OutOfTime("the search")
+
+    splits, _, _ = case(1)
+    with pytest.raises(OutOfTime):
+        list(splits.within(np.inf, check=out_of_time))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.training.plan.exact import wide
+from strata.training.plan.exact.floors import least_slowest
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
@@ -112,4 +113,4 @@ def test_the_learned_policy_refuses_more_domains_than_it_can_choose_among():
 
 def test_the_fleet_of_a_bottleneck_is_joined_by_its_least_slowest_link():
     slowness = np.array([[0, 1, 9, 9], [1, 0, 4, 9], [9, 4, 0, 2], [9, 9, 2, 0.0]])
-    assert wide._least_slowest(slowness).tolist() == [0, 1, 4, 4]
+    assert least_slowest(slowness, most=4).tolist() == [0, 1, 4, 4]

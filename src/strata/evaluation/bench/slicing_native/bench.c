@@ -1,8 +1,8 @@
 /* Times the driver's calls by the door CUDA's run time takes: dlopen, dlsym, cuGetProcAddress.
  *
- *   bench calls ROUNDS   two numbers a round: ns an allocation and its free, ns a call the library leaves alone
- *   bench start COUNT    ms until COUNT processes have allocated, all of them still there
- *   bench share MS       share of the device's time that kernels get in so long, then the share that graphs get
+ *   bench calls ROUNDS   two numbers a round, of processor time: ns an allocation and its free, ns a call the library leaves alone
+ *   bench start COUNT    ms until COUNT processes have allocated, all of them still there, and ms of processor time that
+ *                        they took together, to their ends
  *   bench one            what `start` starts: allocates, says so with a byte, goes when its input is closed
  */
 #define _GNU_SOURCE
@@ -12,21 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef unsigned long long CUdeviceptr;
 
-enum { LIVE = 1024, CALLS = 200000, STEP = 20 };
-#define KERNEL_NS 100000.0 /* of driver.c */
+enum { LIVE = 1024, CALLS = 200000 };
 
 static int (*alloc)(CUdeviceptr *, size_t);
 static int (*release)(CUdeviceptr);
 static int (*untouched)(void *);
-static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-static int (*launch_graph)(void *, void *);
-static int (*wait_for)(void *);
 
 extern char **environ;
 
@@ -54,11 +51,15 @@ static void open_driver(void) {
         fail("no cuInit");
     if (find("cuMemAlloc", (void **)&alloc, 12040, 0, &status) ||
         find("cuMemFree", (void **)&release, 12040, 0, &status) ||
-        find("cuLaunchKernel", (void **)&launch, 12040, 0, &status) ||
-        find("cuGraphLaunch", (void **)&launch_graph, 12040, 0, &status) ||
-        find("cuStreamSynchronize", (void **)&wait_for, 12040, 0, &status) ||
         find("cuStreamQuery", (void **)&untouched, 12040, 0, &status))
         fail("a function is not there");
+}
+
+/* Of this process alone: what else runs on the machine takes no part. */
+static double processor_ns(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &at);
+    return 1e9 * (double)at.tv_sec + (double)at.tv_nsec;
 }
 
 static void calls(int rounds) {
@@ -67,35 +68,20 @@ static void calls(int rounds) {
         if (alloc(&held[i], 4096))
             fail("out of memory");
     for (int round = 0; round < rounds; round++) {
-        double start = now_ns();
+        double start = processor_ns();
         for (int i = 0; i < CALLS; i++) {
             CUdeviceptr *one = &held[(unsigned)i * 617u % LIVE]; /* not the order they were made in */
             if (release(*one) || alloc(one, 4096))
                 fail("out of memory");
         }
-        double middle = now_ns();
+        double middle = processor_ns();
         for (int i = 0; i < CALLS; i++)
             untouched(NULL);
-        double end = now_ns();
+        double end = processor_ns();
         printf("%.3f %.3f\n", (middle - start) / CALLS, (end - middle) / CALLS);
     }
     for (int i = 0; i < LIVE; i++)
         release(held[i]);
-}
-
-/* Steps of some launches and a wait, as training has them. */
-static void share(double ms) {
-    for (int graphs = 0; graphs < 2; graphs++) {
-        double begun = now_ns(), used = 0;
-        while (now_ns() < begun + 1e6 * ms) {
-            for (int i = 0; i < STEP; i++)
-                if (graphs ? launch_graph(NULL, NULL) : launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))
-                    fail("a launch is refused");
-            used += STEP * KERNEL_NS * (graphs ? 10 : 1);
-            wait_for(NULL);
-        }
-        printf("%.4f\n", used / (now_ns() - begun));
-    }
 }
 
 static void start(int count) {
@@ -122,10 +108,15 @@ static void start(int count) {
     for (int i = 0; i < count; i++)
         if (read(ready[0], &byte, 1) != 1)
             fail("a process ended early");
-    printf("%.3f\n", (now_ns() - begun) / 1e6);
+    double elapsed_ms = (now_ns() - begun) / 1e6;
     close(stay[1]);
     while (wait(NULL) > 0)
         ;
+    struct rusage all;
+    getrusage(RUSAGE_CHILDREN, &all);
+    double processor_ms = 1e3 * (double)(all.ru_utime.tv_sec + all.ru_stime.tv_sec) +
+                          1e-3 * (double)(all.ru_utime.tv_usec + all.ru_stime.tv_usec);
+    printf("%.3f %.3f\n", elapsed_ms, processor_ms);
 }
 
 static void one(void) {
@@ -147,13 +138,10 @@ int main(int count, char **arguments) {
         calls(atoi(arguments[2]));
     } else if (count == 3 && strcmp(arguments[1], "start") == 0) {
         start(atoi(arguments[2]));
-    } else if (count == 3 && strcmp(arguments[1], "share") == 0) {
-        open_driver();
-        share(atof(arguments[2]));
     } else if (count == 2 && strcmp(arguments[1], "one") == 0) {
         one();
     } else {
-        fail("calls ROUNDS | start COUNT | share MS | one");
+        fail("calls ROUNDS | start COUNT | one");
     }
     return 0;
 }

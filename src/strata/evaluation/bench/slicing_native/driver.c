@@ -1,19 +1,15 @@
-/* libcuda.so.1 that does next to nothing: what is measured is the library in front of it. A kernel keeps the device busy
- * for a fixed time, a graph for that of ten kernels, one after the other; events tell when they begin and end. */
+/* libcuda.so.1 that does next to nothing: what is measured is the library in front of it. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef int CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 
-enum { SUCCESS = 0, NOT_FOUND = 500, NOT_READY = 600 };
+enum { SUCCESS = 0, NOT_FOUND = 500 };
 #define DEVICE_BYTES ((size_t)80 << 30)
-#define KERNEL_NS 100000
 #define PAGE ((CUdeviceptr)512)
 
 static CUdeviceptr next = (CUdeviceptr)1 << 40;
@@ -74,63 +70,6 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     return SUCCESS;
 }
 
-static int64_t busy_until_ns;
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int64_t free_at_ns(void) {
-    int64_t now = now_ns(), until = __atomic_load_n(&busy_until_ns, __ATOMIC_RELAXED);
-    return until > now ? until : now;
-}
-
-CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared, void *stream, void **parameters, void **extra) {
-    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
-    (void)stream, (void)parameters, (void)extra;
-    __atomic_store_n(&busy_until_ns, free_at_ns() + KERNEL_NS, __ATOMIC_RELAXED);
-    return SUCCESS;
-}
-
-CUresult cuGraphLaunch(void *graph, void *stream) {
-    (void)graph, (void)stream;
-    __atomic_store_n(&busy_until_ns, free_at_ns() + 10 * KERNEL_NS, __ATOMIC_RELAXED);
-    return SUCCESS;
-}
-
-CUresult cuStreamSynchronize(void *stream) {
-    (void)stream;
-    int64_t until = free_at_ns();
-    struct timespec at = {until / 1000000000, until % 1000000000};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0)
-        ;
-    return SUCCESS;
-}
-
-CUresult cuEventCreate(int64_t **event, unsigned flags) {
-    (void)flags;
-    *event = calloc(1, sizeof **event);
-    return *event ? SUCCESS : 2;
-}
-
-CUresult cuEventRecord(int64_t *event, void *stream) {
-    (void)stream;
-    *event = free_at_ns();
-    return SUCCESS;
-}
-
-CUresult cuEventQuery(int64_t *event) {
-    return now_ns() >= *event ? SUCCESS : NOT_READY;
-}
-
-CUresult cuEventElapsedTime(float *ms, int64_t *begin, int64_t *end) {
-    *ms = (float)(*end - *begin) / 1e6f;
-    return SUCCESS;
-}
-
 /* Stands for every function the library leaves alone. */
 CUresult cuStreamQuery(void *stream) {
     (void)stream;
@@ -154,13 +93,6 @@ static const struct {
     {"cuMemGetInfo", (void *)cuMemGetInfo_v2},
     {"cuMemAlloc", (void *)cuMemAlloc_v2},
     {"cuMemFree", (void *)cuMemFree_v2},
-    {"cuLaunchKernel", (void *)cuLaunchKernel},
-    {"cuGraphLaunch", (void *)cuGraphLaunch},
-    {"cuStreamSynchronize", (void *)cuStreamSynchronize},
-    {"cuEventCreate", (void *)cuEventCreate},
-    {"cuEventRecord", (void *)cuEventRecord},
-    {"cuEventQuery", (void *)cuEventQuery},
-    {"cuEventElapsedTime", (void *)cuEventElapsedTime},
     {"cuStreamQuery", (void *)cuStreamQuery},
     {"cuGetProcAddress", (void *)cuGetProcAddress_v2},
 };

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Ints
+from strata.host.analysis.culprit import Culprit
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, most_of, of_thread
 from strata.host.analysis.view import TraceView
-from strata.host.threads.pools import stem
 from strata.host.trace.events import EventKind
 
 STORM_PER_S: Final = 50
@@ -24,12 +24,12 @@ def fork_storms(view: TraceView) -> Iterator[Finding]:
     forks = events.of(EventKind.FORK)
     parents = view.tasks.at(events.other[forks], forks)
     children = view.tasks.at(events.tid[forks], forks)
-    born: Counter[str] = Counter()
-    names: dict[str, set[str]] = defaultdict(set)
+    born: Counter[Culprit] = Counter()
+    names: dict[Culprit, set[str]] = defaultdict(set)
     for i, (parent, child) in enumerate(zip(parents.tolist(), children.tolist(), strict=True)):
-        name = view.name(parent) if parent >= 0 else view.trace.names[int(events.other_comm[forks[i]])]
+        name = view.culprit(parent) if parent >= 0 else Culprit(view.trace.names[int(events.other_comm[forks[i]])])
         born[name] += 1
-        names[name] |= {name, view.name(child)}
+        names[name] |= {name, view.culprit(child)}
     for name, count in born.most_common():
         rate = count * 1e9 / view.wall_ns
         if rate < STORM_PER_S:
@@ -55,14 +55,14 @@ TIMES_CPUS: Final = 1.5
 
 def oversubscribed(view: TraceView) -> Iterator[Finding]:
     """Find pools with more threads that want to run at once than CPUs, at the cost of critical threads."""
-    pools: dict[str, list[int]] = defaultdict(list)
+    pools: dict[Culprit, list[int]] = defaultdict(list)
     for task in np.flatnonzero((view.ran_ns + view.waited_ns > 0) & ~view.is_critical).tolist():
-        pools[stem(view.name(task))].append(task)
+        pools[view.culprit(task).pool].append(task)
     num_cpus = len(view.on_cpu.cpus)
     for pool, tasks in pools.items():
         if len(tasks) <= num_cpus * TIMES_CPUS:
             continue
-        names = {view.name(task) for task in tasks}
+        names = {view.culprit(task) for task in tasks}
         costs_ms = {
             task: cost_ms
             for task in view.critical_tasks
@@ -84,7 +84,7 @@ def oversubscribed(view: TraceView) -> Iterator[Finding]:
                 )
 
 
-def _culprit(view: TraceView, task: int, pool: str, names: Collection[str]) -> str:
+def _culprit(view: TraceView, task: int, pool: Culprit, names: Collection[str]) -> str:
     """Return the one name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
     return most_of({name: ms for name, ms in view.culprits(view.waits_by(task)).items() if name in names}, pool)
 

@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from strata.decision import Reason, Trust
+from strata.host.analysis.culprit import as_culprit
 from strata.host.analysis.view import TraceView
-from strata.host.threads.pools import stem
+from strata.host.threads.processes import Process
 from strata.reasons import REASONS
 
 
@@ -39,7 +40,7 @@ class Finding:
     """One thing found. `thread` is who suffers (name and id; "" and 0 for the whole host), `culprit` who does it.
 
     `cost_ms`: what it cost that thread within the trace; `culprit_share`: the culprit's part of that, 0 to 1.
-    `confidence`: 0 to 1. `span_ns`: when it was worst.
+    `confidence`: 0 to 1. `span_ns`: when it was worst. `process`: the culprit's, where it is known.
     """
 
     reason: Reason
@@ -53,6 +54,7 @@ class Finding:
     cost_share: float = 0.0
     span_ns: tuple[int, int] | None = None
     culprit_share: float = 1.0
+    process: Process | None = None
 
     @property
     def token(self) -> str:
@@ -75,7 +77,8 @@ class Finding:
             "evidence": self.evidence,
             "cost_ms": round(self.cost_ms, 3),
             "cost_share": round(self.cost_share, 4),
-            "culprit": self.culprit,
+            "culprit": as_culprit(self.culprit).comm,
+            "culprit_process": {**self.process.to_dict(), "job": self.process.job} if self.process else None,
             "advice": self.advice,
             "confidence": round(self.confidence, 2),
         }
@@ -124,7 +127,14 @@ def of_thread(
         share,
         span_ns or worst_span(view, view.waits_by(task)),
         share_of(culprits, culprit) if culprits and culprit else 1.0,
+        process_of(view, culprit),
     )
+
+
+def process_of(view: TraceView, culprit: str) -> Process | None:
+    """Return the process of a culprit, where a census saw it."""
+    pid = as_culprit(culprit).pid
+    return view.census.processes.get(pid) if pid is not None else None
 
 
 def worst_span(view: TraceView, waits: Any) -> tuple[int, int] | None:
@@ -148,7 +158,7 @@ def main_culprit(culprits: Mapping[str, float]) -> str:
     pools: dict[str, dict[str, float]] = defaultdict(dict)
     for name, ms in culprits.items():
         if not name.startswith("("):
-            pools[stem(name)][name] = ms
+            pools[as_culprit(name).pool][name] = ms
     worst = max(pools, key=lambda pool: sum(pools[pool].values()), default="")
     return most_of(pools[worst], worst) if worst else ""
 
@@ -164,7 +174,7 @@ def share_of(culprits: Mapping[str, float], culprit: str) -> float:
     if culprit in culprits:
         held = culprits[culprit]
     else:
-        held = sum(ms for name, ms in culprits.items() if stem(name) == culprit)
+        held = sum(ms for name, ms in culprits.items() if as_culprit(name).pool == culprit)
     return held / max(sum(culprits.values()), 1e-12)
 
 
@@ -177,6 +187,15 @@ _ASSUMED: Final = ("crosses-llc", "crosses-numa")
 def without(cost_share: float) -> float:
     """Return how much more work fits in once a cost is gone: 1 for twice the work. `cost_share` is 0 to 1."""
     return 1.0 / max(1.0 - cost_share, LEAST_SHARE) - 1.0
+
+
+MOST_TOLD: Final = 2.0
+"""Gains past which no number is told: a thread that hardly ran might do anything once it runs."""
+
+
+def in_words(gain: float) -> str:
+    """Return how much work fits in: `up to 34% more work`."""
+    return f"up to {gain:.0%} more work" if gain <= MOST_TOLD else "three times the work, or more"
 
 
 def predicted_gain(finding: Finding) -> tuple[float, Trust] | None:

@@ -117,6 +117,6 @@ def _rivals(view: TraceView, task: int, home: Ints) -> dict[str, float]:
     rivals_ms: dict[str, float] = {}
     for other in np.flatnonzero((home == home[task]) & (view.ran_ns >= 0.1 * view.wall_ns)):
         if other != task and len(view.waits_by(int(other))) >= MANY:
-            name = view.name(int(other))
+            name = view.culprit(int(other))
             rivals_ms[name] = rivals_ms.get(name, 0.0) + float(view.ran_ns[other]) / 1e6
     return rivals_ms

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from strata.decision import Reason
+from strata.host.analysis.culprit import Culprit
 from strata.host.analysis.findings.finding import (
     WORTH_SHARE,
     Finding,
@@ -16,6 +17,7 @@ from strata.host.analysis.findings.finding import (
     listed,
     main_culprit,
     of_thread,
+    process_of,
     share_of,
     without,
     worst_span,
@@ -105,10 +107,12 @@ def yielding(view: TraceView) -> Iterator[Finding]:
     events = view.trace.events
     calls = events.of(EventKind.YIELD)
     tasks = view.on_cpu.who(view.on_cpu.index(events.cpu[calls]), calls)
-    names = view.tasks.comm[tasks[tasks >= 0]]
+    counts: Counter[Culprit] = Counter()
+    for yielder, count in zip(*np.unique(tasks[tasks >= 0], return_counts=True), strict=True):
+        counts[view.culprit(int(yielder))] += int(count)
     rate = {
-        view.trace.names[int(comm)]: int(count) * 1e9 / view.wall_ns
-        for comm, count in zip(*np.unique(names, return_counts=True), strict=True)
+        name: count * 1e9 / view.wall_ns
+        for name, count in counts.items()
         if count * 1e9 >= STORM_PER_S * view.wall_ns
     }
     for task in view.critical_tasks:
@@ -174,4 +178,5 @@ def starved(view: TraceView) -> Iterator[Finding]:
             main_culprit(culprits),
             cost_ms * 1e6 / float(view.lived_ns[task]),
             (int(waits.start_ns[worst]), int(waits.end_ns[worst])),
+            process=process_of(view, main_culprit(culprits)),
         )

@@ -154,6 +154,13 @@ def _gpu(layers: Sequence[Place]) -> Iterator[LintFinding]:
 
 _ESCAPED: Final = r"(?<!\\)(?:\\\\)*"
 _PYTHON_ONLY: Final = re.compile(_ESCAPED + r"(?:\(\?(?:[=!>#(]|<[=!]|P=)|\\[0-9Zg]|\\N\{)")
+_HALF_BOUNDARY: Final = re.compile(rf"({_ESCAPED})\\b\{{(?:start|end)(?:-half)?\}}")
+"""Word boundaries with a side (regex 1.10)."""
+_BYTES: Final = re.compile(_ESCAPED + r"\(\?[imsUxR]*-[imsUxR]*u")
+_NOT_UTF8: Final = re.compile(
+    _ESCAPED + r"(?:\\x[89a-fA-F][0-9a-fA-F]|\\x\{[89a-fA-F][0-9a-fA-F]\}|\\[WDSB]|\.|\[\^)"
+)
+"""What matches a byte of 128 or more, where bytes are matched."""
 _OPEN_BRACE: Final = re.compile(_ESCAPED + r"(?<!\\[pPxuU])\{(?!\d+(?:,\d*)?\})")
 _RUST_ONLY: Final = (
     (re.compile(_ESCAPED + r"\\[pP](?:\{[^}]*\}|[A-Z])"), r"\\w"),
@@ -170,6 +177,9 @@ _RUST_ONLY: Final = (
 
 def fault(text: str) -> str:
     """Return why Rust's regex library would refuse an expression; "" where it takes it."""
+    text = _HALF_BOUNDARY.sub(r"\1\\b", text)
+    if (bytes_on := _BYTES.search(text)) and _NOT_UTF8.search(text, bytes_on.end()):
+        return "without u it may match what is not UTF-8"
     if _PYTHON_ONLY.search(text):
         return "look-around and back references are not known"
     outside = re.sub(r"\[(?:\\.|[^\]\\])+\]", "", text)

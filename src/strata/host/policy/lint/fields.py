@@ -12,6 +12,8 @@ from strata.names import closest
 
 LONG_SLICE_US: Final = 1_000_000
 """No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
+SHORT_SLICE_US: Final = 100
+"""Below this switching costs a share of the slice that shows (assumed)."""
 PERCENT_FROM: Final = 2.0
 """A layer that shrinks until its CPUs are this busy is not meant; 40 is 40 %, not 4000 %."""
 TEMPLATE_BYTES: Final = 64
@@ -36,6 +38,10 @@ def keys(layers: Sequence[Place]) -> Iterator[LintFinding]:
             yield finding_at("util-range-wrong", at.key("util_peak_half_life_ms"), why="it needs a util_range")
         yield from _values(at, kind)
         yield from _preemption(at, kind)
+    # Once: nothing can be done about any of them.
+    early = next((at for at in layers if isinstance(at.layer.kind, Open) and not at.layer.kind.preempt), None)
+    if early is not None:
+        yield finding_at("open-limits-early", early.path, name=early.layer.name)
 
 
 def dropped(unknown: Sequence[UnknownKey]) -> Iterator[LintFinding]:
@@ -99,12 +105,14 @@ def _values(at: Place, kind: LayerKind) -> Iterator[LintFinding]:
         yield finding_at("yield-ignore-range", at.key("yield_ignore"), value=f"{kind.yield_ignore:g}", does=does)
     if kind.slice_us > LONG_SLICE_US:
         yield finding_at("slice-too-long", at.key("slice_us"), seconds=f"{kind.slice_us / 1e6:g}")
+    if 0 < kind.slice_us < SHORT_SLICE_US:
+        yield finding_at("slice-too-short", at.key("slice_us"), us=kind.slice_us)
+    if kind.min_exec_us > LONG_SLICE_US:
+        yield finding_at("charge-too-long", at.key("min_exec_us"), seconds=f"{kind.min_exec_us / 1e6:g}")
     for key in ("xnuma_threshold", "xnuma_threshold_delta"):
         low, high = getattr(kind, key)
         if low > high:
             yield finding_at("xnuma-inverted", at.key(key), low=f"{low:g}", high=f"{high:g}")
-    if isinstance(kind, Open) and not kind.preempt:
-        yield finding_at("open-limits-early", at.path, name=at.layer.name)
 
 
 def _preemption(at: Place, kind: LayerKind) -> Iterator[LintFinding]:

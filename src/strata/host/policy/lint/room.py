@@ -9,8 +9,10 @@ from typing import Any, Final
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.kernel import Kernel
 from strata.host.policy.lint.finding import LintFinding, Place, finding_at
-from strata.host.policy.policy import Open, Sized
+from strata.host.policy.policy import Confined, Open, Sized
 
+SQUEEZED: Final = 4
+"""Everything else needs a CPU in so many, or daemons and the kernel's own threads queue behind each other."""
 MAX_CPUS: Final = 512
 """What scx_layered is compiled for."""
 
@@ -45,6 +47,11 @@ def _cpus(layers: Sequence[Place], num_cpus: int | None) -> Iterator[LintFinding
     minimum, worst = sum(least.values()), max(least, key=lambda index: least[index], default=0)
     if minimum > total:
         yield finding_at("cpus-minima-exceed", f"[{worst}]", asked=minimum, where=where)
+    last = layers[-1] if layers else None
+    if last is not None and isinstance(last.layer.kind, Confined) and last.layer.matches == ((),):
+        most = _limits(last.layer.kind, total)[1]
+        if most * SQUEEZED < total:
+            yield finding_at("rest-squeezed", last.path, name=last.layer.name, most=most, where=where)
     kept = [(at, *_limits(kind, total)) for at, kind in sized if kind.protected]
     if not kept:
         return

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from strata.training.plan.baselines.context import Context, best, evaluate, exact
+from strata.training.plan.baselines.context import Context, Unfinished, best, evaluate, exact
+from strata.training.plan.exact.alone import TOGETHER, SingleDomains
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.search import Evaluated, Search, SearchResult
 
 
 def single_domain(problem: Problem, context: Context) -> Evaluated | None:
     """Every domain alone, the best of them: what a cluster scheduler per site would reach."""
-    alone = (exact(problem, context, (index,)) for index in problem.representatives)
-    return best([item for item in alone if item is not None])
+    result, every = SearchResult(), problem.representatives
+    for first in range(0, len(every), TOGETHER):
+        chains = SingleDomains(problem, every[first : first + TOGETHER])
+        search = Search(problem, context.scales, (), clock=context.clock, deadline=context.deadline, chains=chains)
+        result.merge(search.run(so_far=result))
+        if result.stopped:
+            raise Unfinished
+    return best(result.ranked)
 
 
 def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:

@@ -27,6 +27,7 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
     The better of a pipeline with equally many layers per stage and of equal shares of the batch. Microbatch,
     tensor parallelism and copies are the best of the same choices strata has.
     """
+    problem = problem.evenly_recomputed
     domains = [domain.name for domain in problem.fleet.domains]
     linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
     plans = []
@@ -46,6 +47,7 @@ def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
     order by the best bottleneck bandwidth, no latency, no recomputation, and no thought for what a change of plan
     costs (myopic). A restatement of its rules in strata's plan space, not its code.
     """
+    problem = problem.evenly_recomputed
     space = ChainSpace(problem, tuple(range(min(len(problem.fleet.domains), POOL))))
     plain = [s for s in problem.configs if s.recompute is problem.job.recompute[0]]
     if not plain or not space.members:
@@ -81,7 +83,8 @@ def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple
     for index, (size, warmup) in enumerate(zip(sizes, classic_warmup(count), strict=True)):
         domain = domains[index // per_domain]
         depth = min(warmup, microbatches - 1)
-        stages.append(Stage(domain.name, first, size, problem.ranks(domain, config), depth))
+        ranks, context = problem.ranks(domain, config), config.context_parallel
+        stages.append(Stage(domain.name, first, size, ranks, depth, context))
         first += size
     return TrainingPlan(
         (Pipeline(tuple(stages), config.data_parallel, microbatches),),
@@ -89,6 +92,8 @@ def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple
         Schedule.ONE_F_ONE_B,
         config.recompute,
         zero_stage=max(problem.job.zero_stages),
+        context_exchange=config.context_exchange,
+        expert_parallel=config.expert_parallel,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,11 @@ class SingleDomains(ChainSpace):
         self.masks = 1 << np.arange(len(members), dtype=np.int64)
         self.inside = np.eye(len(members), dtype=np.int64)
 
+    @property
+    def joins(self) -> bool:
+        """Return False: each domain is alone."""
+        return False
+
     def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Return nothing to pay: there is no path, whatever the microbatch."""
         none = np.zeros(len(self.members))
@@ -42,13 +47,23 @@ class SingleDomains(ChainSpace):
         return [picked]
 
 
-def first_plan(problem: Problem, scales: Scales, *, clock: Clock) -> SearchResult:
+def first_plan(
+    problem: Problem, scales: Scales, pools: Iterable[Iterable[int]], *, clock: Clock, deadline: float
+) -> SearchResult:
     """Return one of the best plans in the fastest domain that holds the job alone; nothing where none does.
 
-    No limit holds before: one domain takes some hundredths of a second. Nothing is proved, so the bound is open.
+    Common settings are tried first: in the fastest domain, in all others, and as pipelines over the `pools`; then
+    all settings. The deadline is for pipelines alone: one domain takes some hundredths of a second. Nothing is
+    proved, so the bound is open.
     """
-    for members in _batches(problem):
-        search = _search(problem, scales, members, clock=clock, deadline=-np.inf, needs_plan=True)
+    batches, joined = list(_batches(problem)), [tuple(sorted(pool)) for pool in pools]
+    tries: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [(alone, (), True) for alone in batches]
+    tries += [((), pool, True) for pool in joined] + [(alone, (), False) for alone in batches]
+    for alone, pool, is_common in tries:
+        search = Search(
+            problem, scales, pool, clock=clock, deadline=deadline, needs_plan=bool(alone), only_common=is_common,
+            chains=SingleDomains(problem, alone) if alone else None,
+        )  # fmt: skip
         tried = search.run(keeps_best=True)
         if tried.by_set or tried.interrupted:
             return SearchResult(by_set=tried.by_set, evaluated=tried.evaluated, interrupted=tried.interrupted)
@@ -66,20 +81,14 @@ def best_alone(
     for done, members in enumerate(batches):
         until = clock() + (deadline - clock()) / (len(batches) - done)
         known = so_far if so_far.best_score <= result.best_score else result
-        search = _search(problem, scales, members, clock=clock, deadline=until)
+        search = Search(
+            problem, scales, (), clock=clock, deadline=until, chains=SingleDomains(problem, members)
+        )  # fmt: skip
         result.merge(search.run(so_far=known, keeps_best=True))
         if result.interrupted:
             result.bound = -np.inf
             break
     return result
-
-
-def _search(
-    problem: Problem, scales: Scales, members: tuple[int, ...],
-    *, clock: Clock, deadline: float, needs_plan: bool = False,
-) -> Search:  # fmt: skip
-    chains = SingleDomains(problem, members)
-    return Search(problem, scales, (), clock=clock, deadline=deadline, needs_plan=needs_plan, chains=chains)
 
 
 def _batches(problem: Problem) -> Iterator[tuple[int, ...]]:

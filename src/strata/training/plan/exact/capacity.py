@@ -7,15 +7,15 @@ least so much. A plan is of the level of its least hidden time, and of no better
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.clock import Check, unlimited
 from strata.simulate.collective import eta
-from strata.training.plan.exact.unit import Inner
 
 GRID: Final = 480
 STEP: Final = 1.01
@@ -28,13 +28,32 @@ CELLS: Final = 2**20
 """Units, levels and limits together at most: of very many units there are fewer levels."""
 
 
+class ShapeRates(Protocol):
+    """Some shapes of one kind of unit."""
+
+    @property
+    def hidden_s(self) -> Floats:
+        """How much of a gradient sum each hides at most [shapes]."""
+
+    @property
+    def first_s(self) -> Floats:
+        """The least time of one microbatch in each [shapes]."""
+
+    @property
+    def rate(self) -> float:
+        """Samples a second in the best of them, at most."""
+
+    def most_samples(self, limits_s: Floats) -> Floats:
+        """Return the most samples within each time limit [shapes, limits]."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnitCapacity:
-    """What each kind of unit can do at most, in its best shape of each level.
+    """What each kind of unit can do at most, in its best shape of each level; a kind's row may become closer.
 
     kind [U]: the row of each unit. limits_s [N]: time limits, rising. samples [K, levels, N]: within each limit.
-    first_s [K, levels]: time of one microbatch, inf where a kind has no shape of the level.
-    hides_s [levels]: the most that a plan of the level hides.
+    first_s [K, levels]: time of one microbatch, inf where a kind has no shape of the level. edges_s [levels]: a
+    shape of the level hides at least so much. hides_s [levels]: the most that a plan of the level hides.
     """
 
     batch: int
@@ -42,27 +61,35 @@ class UnitCapacity:
     limits_s: Floats
     samples: Floats
     first_s: Floats
+    edges_s: Floats
     hides_s: Floats
 
     @classmethod
-    def of(cls, units: Sequence[Sequence[Inner]], kinds: Sequence[Hashable], *, batch: int) -> UnitCapacity:
-        """Tabulate units given by their shapes; those of equal `kinds` have like shapes."""
-        rows: dict[Hashable, int] = {}
-        kind = np.array([rows.setdefault(key, len(rows)) for key in kinds], dtype=np.int64)
-        shapes = [units[int(np.argmax(kind == row))] for row in range(len(rows))]
-        rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in units)
+    def of(cls, shapes: Sequence[ShapeRates], kind: Ints, *, batch: int, check: Check = unlimited) -> UnitCapacity:
+        """Tabulate kinds of units given by their shapes; `kind` [U] is the kind of each unit."""
+        rate = sum(rates.rate * units for rates, units in zip(shapes, np.bincount(kind), strict=True))
         limits: Floats = batch / (rate or 1.0) * STEP ** np.arange(GRID, dtype=np.float64)
-        hidden = np.unique([0.0, *(way.hidden_s for ways in shapes for way in ways)])
-        edges = _edges(hidden, min(LEVELS, max(1, CELLS // (GRID * max(1, len(units))))))
-        samples = np.zeros((len(shapes), len(edges) - 1, GRID))
+        hidden = np.unique(np.concatenate([[0.0], *(rates.hidden_s for rates in shapes)]))
+        edges = _edges(hidden, min(LEVELS, max(1, CELLS // (GRID * max(1, len(kind))))))
+        edges_s = hidden[edges[:-1]]
+        samples = np.zeros((len(shapes), len(edges_s), GRID))
         first = np.full(samples.shape[:2], np.inf)
-        for row, ways in enumerate(shapes):
-            for way in ways:
-                most, once = way.most_samples(limits), way.least_s(1)
-                for level in np.flatnonzero(hidden[edges[:-1]] <= way.hidden_s):
-                    samples[row, level] = np.maximum(samples[row, level], most)
-                    first[row, level] = min(first[row, level], once)
-        return cls(batch, kind, limits, samples, first, hidden[edges[1:] - 1])
+        table = cls(batch, kind, limits, samples, first, edges_s, np.append(edges_s[1:], hidden[-1]))
+        for row, rates in enumerate(shapes):
+            check()
+            table.put(row, rates)
+        return table
+
+    def put(self, row: int, rates: ShapeRates) -> None:
+        """Let a kind have these shapes instead of those that it has: as many, or fewer and slower ones."""
+        order = np.argsort(-rates.hidden_s, kind="stable")
+        most = np.maximum.accumulate(rates.most_samples(self.limits_s)[order], axis=0)
+        once = np.minimum.accumulate(rates.first_s[order])
+        # Of the shapes that hide most so many are of each level.
+        able = np.searchsorted(-rates.hidden_s[order], -self.edges_s, side="right")
+        some = able > 0
+        self.samples[row], self.first_s[row] = 0.0, np.inf
+        self.samples[row, some], self.first_s[row, some] = most[able[some] - 1], once[able[some] - 1]
 
     def least_s(self, member: Bools) -> Floats:
         """Return the time before which groups [G, U] of units cannot do the batch together [G, levels]."""
@@ -80,6 +107,12 @@ class UnitCapacity:
         first = np.sort(self.first_s[self.kind], axis=0)[1:]
         return np.asarray(np.maximum(self._until(together), first))
 
+    def best_of_groups(self, member: Bools, sum_s: Floats, *, local_steps: int) -> tuple[float, float]:
+        """Return the time limit and the hidden time of the level that the least bound of some groups is for."""
+        work_s = self.least_s(member)
+        level = int(np.argmin(self._levels_s(work_s, sum_s, local_steps).min(axis=0)))
+        return float(work_s[:, level].min()) * STEP, float(self.edges_s[level])
+
     def _until(self, samples: Floats) -> Floats:
         """Return the time before which summed `samples` [..., N] are less than the batch."""
         enough = samples >= self.batch * (1 - 1e-12)
@@ -88,9 +121,25 @@ class UnitCapacity:
         return np.asarray(np.concatenate([[self.limits_s[0] / STEP], self.limits_s])[first])
 
     def step_s(self, work_s: Floats, sum_s: Floats, *, local_steps: int) -> Floats:
-        """Return the bound on the step time [G] from the time of the work [G, levels] and of the sum [G]."""
-        exposed = np.maximum(0.0, sum_s[:, None] - self.hides_s) / local_steps
-        return np.asarray((work_s * eta(local_steps) + exposed).min(axis=1))
+        """Return the bound on the step time [G] from the time of the work [G, levels] and of the sum [G].
+
+        No more of the sum hides than there is work. A step that works longer is no shorter for what hides then.
+        """
+        return np.asarray(self._levels_s(work_s, sum_s, local_steps).min(axis=1))
+
+    def best_of_any(self, sum_s: Floats, *, local_steps: int) -> tuple[float, float, Ints]:
+        """Return the limit and the hidden time of the best D units whose bound is least, and the rows of those."""
+        work_s = self.least_of_any_s()
+        steps_s = self._levels_s(work_s, sum_s, local_steps)
+        row, level = np.unravel_index(int(np.argmin(steps_s)), steps_s.shape)
+        limit_s = float(work_s[row, level]) * STEP
+        at = min(int(np.searchsorted(self.limits_s, limit_s)), GRID - 1)
+        fastest = np.argsort(-self.samples[self.kind, level, at], kind="stable")[: row + 2]
+        return limit_s, float(self.edges_s[level]), np.unique(self.kind[fastest])
+
+    def _levels_s(self, work_s: Floats, sum_s: Floats, local_steps: int) -> Floats:
+        exposed = np.maximum(0.0, sum_s[:, None] - np.minimum(self.hides_s, work_s)) / local_steps
+        return np.asarray(work_s * eta(local_steps) + exposed)
 
 
 def _edges(hidden: Floats, levels: int) -> Ints:

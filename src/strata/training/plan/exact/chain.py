@@ -11,20 +11,32 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
+from strata.clock import Check, unlimited
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
-from strata.simulate.memory import StageRoom, StageShape
+from strata.simulate.least_recomputed import NEVER
+from strata.simulate.memory import StageShape
 from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
 from strata.simulate.pipeline_times import stack
 from strata.simulate.traffic import Hop, hops
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.splits import EXACT, Splits
 from strata.units import show_bytes
-from strata.workload.job import Schedule, TrainingJob
+from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-CHUNKS: Final = 2
-"""Chunks of an interleaved stage."""
+CHUNKS: Final = (8, 4, 2)
+"""Chunks of an interleaved stage that are tried."""
+
+UNEVEN: Final = 1.25
+"""The largest chunk has at most so many times the layers of the mean."""
+
+PACED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+"""Schedules of which hardly more than the slowest stage counts: their split is that whose slowest is fastest."""
+
+WHOLE_WEIGHTS: Final = 2
+"""Up to this ZeRO stage a higher one holds all that a lower one does; stage 3 has layers gathered beside it."""
 
 MANY: Final = 10**9
 """Microbatches so many that only the slowest stage counts."""
@@ -51,10 +63,17 @@ class Chain:
     """What its messages between domains cost a step at least."""
     useful_s: float
     """Device-seconds of use in a step at most."""
+    others: tuple[TrainingPlan, ...] = ()
+    """In the same split, under other ZeRO stages, which leave less to recompute."""
     cuts: tuple[tuple[Hop, Hop], ...] = ()
     """What a microbatch costs at least over each cut, there and back."""
     after_s: float = 0.0
     """What a step takes at least after its pipeline."""
+
+    @property
+    def plans(self) -> tuple[TrainingPlan, ...]:
+        """Those of the split of the least bound."""
+        return (self.plan, *self.others)
 
     @property
     def bound_s(self) -> float:
@@ -82,19 +101,18 @@ class Chain:
             low, high = (middle, high) if is_worth(middle) else (low, middle)
         return high
 
-    def within(self, limit_s: float) -> Iterator[TrainingPlan]:
-        """Yield the plan of every other split whose step could take at most `limit_s`."""
+    def within(self, limit_s: float, *, check: Check = unlimited) -> Iterator[TrainingPlan]:
+        """Yield the plan of every other split whose step could take at most `limit_s`; `check` may end it."""
         own = tuple(stage.num_layers for stage in self.plan.pipelines[0].stages)
-        for counts in self._close(limit_s - self.after_s):
+        bare = without_recomputation(self.problem, self.plan) or self.plan
+        for counts in self._close(limit_s - self.after_s, check):
             if counts != own:
-                plan = _with_layers(self.plan, counts)
-                fitting = self.problem.model.fastest_zero(plan, _zero_stages(self.problem, plan))
-                if fitting is not None:
-                    yield fitting
+                plan = _with_layers(bare, counts)
+                yield from fitting(self.problem, plan, _zero_stages(self.problem, plan))
 
-    def _close(self, limit_s: float) -> Iterator[tuple[int, ...]]:
+    def _close(self, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:
         """Yield the splits within a limit, the first MOST_TIMED of them as far as the recurrence says so, too."""
-        splits = self.splits.within(limit_s) if self.splits is not None else iter(())
+        splits = self.splits.within(limit_s, check=check) if self.splits is not None else iter(())
         for size in (FEW, MOST_TIMED):
             done = list(islice(splits, size))
             for counts, time_s in zip(done, self._least_s(done) if done else (), strict=True):
@@ -104,17 +122,15 @@ class Chain:
 
     def _least_s(self, splits: Sequence[tuple[int, ...]]) -> Floats:
         """Return the time of the pipeline in each of these splits, but for what its copies exchange."""
-        pipeline = self.plan.pipelines[0]
-        ends = np.cumsum([[0, *counts] for counts in splits], axis=1)
+        assert self.splits is not None, "who asks has splits"
+        pipeline, ends = self.plan.pipelines[0], np.cumsum([[0, *counts] for counts in splits], axis=1)
+        bare = without_recomputation(self.problem, self.plan) or self.plan
         forward, backward = np.empty((2, *ends[:, 1:].shape))
         for i, stage in enumerate(pipeline.stages):
-            layers = self.problem.model.layers(
-                self.problem.fleet.domain(stage.domain), stage.tensor_parallel,
-                self.plan.microbatch_size, self.plan.recompute,
-            )  # fmt: skip
-            assert layers is not None, "domains of unknown speed are excluded before"
-            for times, sums in ((forward, layers.forward), (backward, layers.backward)):
-                times[:, i] = sums[ends[:, i + 1]] - sums[ends[:, i]]
+            sums = self.problem.model.stage_layers(bare, stage).forward
+            forward[:, i] = sums[ends[:, i + 1]] - sums[ends[:, i]]
+            # What is recomputed comes with the backward.
+            backward[:, i] = self.splits.times[i][ends[:, i], ends[:, i + 1]] - forward[:, i]
         links = [
             np.broadcast_to([getattr(cut[way], name) for cut in self.cuts], forward[:, 1:].shape)
             for way in (0, 1)
@@ -124,12 +140,38 @@ class Chain:
         return np.asarray(recurrence_s(StageTimes(forward, backward, *links), pipeline.microbatches, warmup))
 
 
-def least_path_share(job: TrainingJob) -> float:
-    """Return the least share of its work that a microbatch goes through one thing after another.
+def chunk_counts(job: TrainingJob, stages: int) -> tuple[int, ...]:
+    """Return how many chunks so many interleaved stages may have, most first: some of CHUNKS, or what is fixed.
 
-    Weight gradients apart from the others, a third of the useful work (`analytic.operations_s`), wait for no one.
+    The model takes chunks as equal, so the largest has hardly more layers than the mean, embedding and head
+    counted or left out.
     """
-    return 2 / 3 if Schedule.ZERO_BUBBLE in job.schedules else 1.0
+    fixed, layers = job.pins.virtual_stages, len(job.layers)
+    if fixed is not None:
+        return (fixed,) if 1 < fixed <= layers // stages else ()
+    return tuple(v for v in CHUNKS if v * stages <= layers and _is_even(layers, v * stages))
+
+
+def _is_even(layers: int, pieces: int) -> bool:
+    return any(-(-count // pieces) * pieces <= UNEVEN * count for count in (layers, layers - 2) if count > 0)
+
+
+def schedules_of(
+    job: TrainingJob, stages: int, microbatches: int, *, crosses: bool, among: Sequence[Schedule]
+) -> Iterator[tuple[Schedule, int]]:
+    """Yield the schedules `among` some, and their chunks a stage, that a pipeline may follow."""
+    fixed = job.pins.virtual_stages or 1
+    if stages == 1 or fixed > 1:
+        among = (Schedule.ONE_F_ONE_B,) if fixed == 1 else (Schedule.INTERLEAVED,)
+    for schedule in among:
+        if schedule is Schedule.LATENCY_AWARE and not crosses:
+            continue
+        if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in job.schedules:
+            continue  # without a slow link GPipe only costs memory
+        if schedule is not Schedule.INTERLEAVED:
+            yield schedule, 1
+        elif not crosses and stages > 1 and not microbatches % stages:
+            yield from ((schedule, chunks) for chunks in chunk_counts(job, stages))
 
 
 def build_chain(
@@ -142,7 +184,10 @@ def build_chain(
 ) -> Iterator[TrainingPlan | Reason]:
     """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
     for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
-        yield chain.plan if isinstance(chain, Chain) else chain
+        if isinstance(chain, Chain):
+            yield from chain.plans
+        elif chain is not None:
+            yield chain
 
 
 def chains(
@@ -152,35 +197,36 @@ def chains(
     *,
     microbatches: int | None = None,
     schedules: tuple[Schedule, ...] | None = None,
-) -> Iterator[Chain | Reason]:
+    limit_s: float = np.inf,
+) -> Iterator[Chain | Reason | None]:
     """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
 
-    A schedule that does not fit memory yields its Reason instead. `microbatches` per copy is the whole
+    A schedule that does not fit memory yields its Reason instead, one of which no pipeline takes less than
+    `limit_s` None. `microbatches` per copy is the whole
     batch's unless given (a pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
     count = microbatches or problem.microbatches(config)
     stages: list[tuple[Domain, int]] = []
     for domain in (problem.fleet.domains[i] for i in order):
         ranks = problem.ranks(domain, config)
-        if problem.model.layers(domain, ranks, config.microbatch_size, config.recompute) is None:
+        if problem.layers(domain, config) is None:
             kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
             yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
             return
         stages += [(domain, ranks)] * problem.stages(domain, config)
     if not 1 <= len(stages) <= len(problem.job.layers):
         return
-    crosses = len(order) > 1
     row = _Row(problem, config, tuple(stages), count)
-    for schedule in (schedules or problem.job.schedules) if len(stages) > 1 else (Schedule.ONE_F_ONE_B,):
-        if schedule is Schedule.LATENCY_AWARE and not crosses:
+    among = problem.job.schedules if schedules is None else schedules
+    for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
+        chain = row.scheduled(schedule, chunks, limit_s)
+        yield chain
+        if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
             continue
-        if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in problem.job.schedules:
-            continue  # without a slow link GPipe only costs memory
-        if schedule is Schedule.INTERLEAVED and (
-            crosses or count % len(stages) or 2 * len(stages) > len(problem.job.layers)
-        ):
-            continue
-        yield row.scheduled(schedule)
+        # Stages that recompute are slower: they hide a link with fewer microbatches in flight.
+        if isinstance(chain, Reason) or chain.plan.recompute is Recompute.FULL:
+            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s)
+            yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
 
 
 @dataclass(frozen=True)
@@ -191,32 +237,43 @@ class _Row:
     config: ParallelConfig
     layout: Layout
     microbatches: int
+    is_slow: bool = False
+    """Warm-ups are those of stages that recompute all their layers."""
 
-    def scheduled(self, schedule: Schedule) -> Chain | Reason:
-        """Return these stages under a schedule, or why they do not fit."""
+    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float) -> Chain | Reason | None:
+        """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
         count = self.microbatches
         warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
-        # In pieces hardly more than the slowest stage counts: the split for very many microbatches.
-        paced = schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-        free = self._splits(None, (), MANY if paced else count).best
-        assert free is not None, "no more stages than layers"
-        plan = self._plan(free, warmup, schedule)
+        paced = schedule in PACED
+        any_counts = (
+            *[chunks] * (len(self.layout) - 1),
+            len(self.problem.job.layers) - chunks * (len(self.layout) - 1),
+        )
+        plan = self._plan(any_counts, warmup, schedule, chunks)  # what memory depends on has no layers in it
         if schedule is Schedule.GPIPE:
             plan = _with_warmup(plan, [count - 1] * len(self.layout))
         elif schedule is Schedule.LATENCY_AWARE:
-            times = stack([self.problem.model.times(plan, plan.pipelines[0])])
+            plan = _with_layers(plan, self._free(count, chunks))
+            timed = replace(plan, recompute=Recompute.FULL) if self.is_slow else plan
+            times = stack([self.problem.model.times(timed, plan.pipelines[0])])
             deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
             plan = _with_warmup(plan, [int(w) for w in deeper])
         zero_stages = _zero_stages(self.problem, plan)
         several = MANY if paced else count
-        best = [self._splits(replace(plan, zero_stage=zero), (zero,), several).best for zero in zero_stages]
-        fitting = [_with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
-        fastest = [self.problem.model.fastest_zero(each, zero_stages) for each in fitting]
-        plans = [each for each in fastest if each is not None]
+        each = [self._splits(replace(plan, zero_stage=zero), (zero,), several, chunks) for zero in zero_stages]
+        least_s = min(splits.bound_s for splits in each)
+        if limit_s <= least_s * (count / several * (1 - 1e-6) if paced else 1.0) < np.inf:
+            return None
+        best = [splits.best for splits in each]
+        counted = [_with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
+        plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, zero_stages)]
         if not plans:
+            plan = _with_layers(plan, self._free(several, chunks))
+            if self.problem.is_partial and plan.recompute is Recompute.NONE:
+                plan = replace(plan, recompute=Recompute.FULL)
             return _too_large(self.problem, replace(plan, zero_stage=max(zero_stages)))
         if len(plans) > 1:
-            plans.sort(key=lambda each: self.problem.model.bounds([each])[0].step_time_s)
+            plans.sort(key=lambda fits: self.problem.model.bounds([fits])[0].step_time_s)
         messages = count * self.config.data_parallel
         useful_s = self.problem.compute_cost(self.config).useful_s
         most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
@@ -226,53 +283,75 @@ class _Row:
             None if paced or len(self.layout) == 1 else self._splits(plan, zero_stages, count),
             egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
             useful_s=messages * most_useful_s,
+            others=tuple(plans[1:]),
             cuts=tuple(self._hops),
         )
 
-    def _splits(self, plan: TrainingPlan | None, zero_stages: tuple[int, ...], microbatches: int) -> Splits:
-        """Return the splits whose stages each fit under one of these ZeRO stages; without a plan, all."""
+    def _free(self, microbatches: int, chunks: int) -> tuple[int, ...]:
+        """Return the split of the least bound, memory left out."""
+        free = self._splits(None, (), microbatches, chunks).best
+        assert free is not None, "no more stages or chunks than layers"
+        return free
+
+    def _splits(
+        self, plan: TrainingPlan | None, zero_stages: tuple[int, ...], microbatches: int, chunks: int = 1
+    ) -> Splits:
+        """Return the splits whose stages each fit under one of these ZeRO stages; without a plan, all.
+
+        Every stage has at least a layer for each of its `chunks`.
+        """
         config, kinds = self.config, self.problem.kinds
         shapes: list[tuple[StageShape, ...]] = [()] * len(self.layout)
         warmup: tuple[int, ...] = ()
         if plan is not None:
             pipeline = plan.pipelines[0]
+            if max(zero_stages) <= WHOLE_WEIGHTS:
+                zero_stages = (max(zero_stages),)
             with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
             shapes = [
                 tuple(StageShape.of(each, pipeline, position) for each in with_zero)
                 for position in range(len(self.layout))
             ]
-            if plan.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE):
+            if plan.schedule not in PACED:
                 warmup = tuple(min(stage.warmup, microbatches - 1) for stage in pipeline.stages)
         row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
-        work = config.microbatch_size, config.recompute
-        key = (row, work, self._hops_s, self._slowest_s, tuple(shapes), warmup, microbatches)
+        key = (row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, microbatches, chunks)
         if key not in self.problem.splits:
             times = [
-                self._stage_s(domain, ranks, some)
-                for (domain, ranks), some in zip(self.layout, shapes, strict=True)
+                self._stage_s(domain, some, chunks) for (domain, _), some in zip(self.layout, shapes, strict=True)
             ]
             self.problem.splits[key] = Splits(times, self._hops_s, warmup, self._slowest_s, microbatches)
         return self.problem.splits[key]
 
-    def _stage_s(self, domain: Domain, ranks: int, shapes: tuple[StageShape, ...]) -> Floats:
-        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too large."""
+    def _stage_s(self, domain: Domain, shapes: tuple[StageShape, ...], chunks: int) -> Floats:
+        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too few or many."""
         problem, config = self.problem, self.config
-        key = (problem.kinds[domain.name], ranks, config.microbatch_size, config.recompute, shapes)
+        key = (problem.kinds[domain.name], problem.ranks(domain, config), config.work, shapes, chunks)
         if key not in problem.stage_times:
-            layers = problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
+            layers = problem.layers(domain, config)
             assert layers is not None, "domains of unknown speed are excluded before"
             times = layers.work[None, :] - layers.work[:, None]
             at, limit_bytes = np.arange(len(times)), problem.model.memory_limit_bytes(domain)
-            rooms = [StageRoom(problem.job, shape, limit_bytes=limit_bytes) for shape in shapes]
-            most = at + (
-                np.max([[room.layers(first) for first in at.tolist()] for room in rooms], axis=0)
-                if rooms
-                else len(times)
-            )
-            problem.stage_times[key] = np.where(
-                (at[None, :] > at[:, None]) & (at[None, :] <= most[:, None]), times, np.inf
-            )
+            fits = at[None, :] >= at[:, None] + chunks
+            if shapes and problem.is_partial and config.recompute is Recompute.NONE:
+                again = [self._again_s(domain, shape, limit_bytes, is_whole=chunks > 1) for shape in shapes]
+                times = times + np.min(again, axis=0)
+            elif shapes:
+                fits &= np.any([problem.fitting(shape, limit_bytes) for shape in shapes], axis=0)
+            problem.stage_times[key] = np.where(fits, times, np.inf)
         return problem.stage_times[key]
+
+    def _again_s(self, domain: Domain, shape: StageShape, limit_bytes: float, *, is_whole: bool) -> Floats:
+        """Return what runs of layers take longer because they recompute as many of them as they must, or all of
+        them (`is_whole`) [L + 1, L + 1]; inf where they do not fit even so."""
+        count = self.problem.recomputing(shape).counts(shape.in_flight, limit_bytes)
+        if not count.any():
+            return np.zeros(count.shape)
+        more, at = self.problem.again_s(domain, self.config), np.arange(len(count))
+        last = np.minimum(at[:, None] + count, len(at) - 1)
+        if is_whole:
+            last = np.where(count > 0, at[None, :], at[:, None])
+        return np.where(count < NEVER, more[last] - more[:, None], np.inf)
 
     @cached_property
     def _hops_s(self) -> tuple[float, ...]:
@@ -285,20 +364,23 @@ class _Row:
     @cached_property
     def _hops(self) -> list[tuple[Hop, Hop]]:
         """What a microbatch costs at least over each cut, there and back."""
-        stages = tuple(Stage(domain.name, 0, 0, ranks) for domain, ranks in self.layout)
+        context = self.config.context_parallel
+        stages = tuple(Stage(domain.name, 0, 0, ranks, 0, context) for domain, ranks in self.layout)
         pipeline = Pipeline(stages, self.config.data_parallel, self.microbatches)
         sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(stages) - 1)
         return hops(self.problem.fleet, pipeline, sizes)
 
-    def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule) -> TrainingPlan:
+    def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule, chunks: int) -> TrainingPlan:
         stages = tuple(
-            Stage(domain.name, 0, 0, ranks, depth)
+            Stage(domain.name, 0, 0, ranks, depth, self.config.context_parallel)
             for (domain, ranks), depth in zip(self.layout, warmup, strict=True)
         )
         plan = TrainingPlan(
             pipelines=(Pipeline(stages, self.config.data_parallel, self.microbatches),),
             microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
-            virtual_stages=CHUNKS if schedule is Schedule.INTERLEAVED else 1,
+            virtual_stages=chunks,
+            local_steps=2 if self.config.holds_outer else 1,  # memory asks whether there are several, not how many
+            context_exchange=self.config.context_exchange, expert_parallel=self.config.expert_parallel,
         )  # fmt: skip
         if self.microbatches == self.problem.microbatches(self.config):
             plan = plan.with_samples(self.problem.job.global_batch)
@@ -307,7 +389,8 @@ class _Row:
 
 def _zero_stages(problem: Problem, plan: TrainingPlan) -> tuple[int, ...]:
     stages = problem.job.zero_stages
-    return stages if plan.pipelines[0].replicas > 1 else stages[:1]
+    pipeline = plan.pipelines[0]
+    return stages if pipeline.replicas * pipeline.stages[0].context_parallel > 1 else stages[:1]
 
 
 def _too_large(problem: Problem, plan: TrainingPlan) -> Reason:

@@ -13,15 +13,14 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
-from strata.simulate.compute import LayerSums
-from strata.simulate.memory import FIXED_BYTES, kept_bytes, state_bytes
-from strata.simulate.screening import any_split_bound_s
-from strata.simulate.traffic import replica_wire
-from strata.training.plan.exact.chain import CHUNKS, Chain, chains, least_path_share
+from strata.simulate.copies import shared_weights
+from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
+from strata.simulate.screening import any_split_bound_s, zero_bubble_share
+from strata.training.plan.exact.chain import Chain, chains, chunk_counts
 from strata.training.plan.exact.problem import ComputeCost, ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
-from strata.workload.plan import TrainingPlan
+from strata.workload.plan import Stage, TrainingPlan
 
 ALL_ORDERS: Final = 4
 """Up to so many domains every order is built; above, the one with the shortest route for its slowest link."""
@@ -45,7 +44,6 @@ class ChainSpace:
         count = len(members)
         self.masks = np.arange(1, 1 << count)
         self._path_tables: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
-        self._held: dict[tuple[int, int, int, Recompute], Floats] = {}
         self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
 
     def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -54,6 +52,11 @@ class ChainSpace:
         if size not in self._path_tables:
             self._path_tables[size] = self._least_paths(self.problem.pair_costs(size))
         return self._path_tables[size]
+
+    @property
+    def joins(self) -> bool:
+        """Whether any pipeline crosses domains."""
+        return len(self.members) > 1
 
     @cached_property
     def _curved(self) -> bool:
@@ -68,154 +71,263 @@ class ChainSpace:
         )
         return slow, slow_sum, latency, price
 
-    def bounds(self, config: ParallelConfig) -> Bounds:
-        """Return bounds for every mask; inf where the configuration cannot use all domains of the mask.
+    def bounds(self, config: ParallelConfig, among: Ints | None = None) -> Bounds:
+        """Return bounds for every mask, or `among` some (positions, the others are inf).
+
+        inf, too, where the configuration cannot use all domains of the mask.
 
         With W = Σ(f+b), S stages, M microbatches, x the slowest link and C the round trips of the route:
         T >= W + C + (M-1) x, since the last message over a link still has the rest of its way to go; and
         T >= upstream(i) + M t_i for every stage i, so T >= W / (1 - (1 - 1/M)^S), the value when every stage's
         bound is equal, and >= M / Σ(stages / work). With N equal layers of time t over S stages some stage holds
         q = ceil(N/S) or more: if none holds more, the last of those comes after at least S - r - 1 others
-        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. Interleaved chunks and weight gradients
-        apart relax what is upstream (`screening.any_split_bound_s`). Gradients between copies add at least their
-        mean over stages.
+        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. The stage of the longest layer takes no
+        less than that one, and all others are upstream of the last layer's. Chunks and weight gradients
+        apart relax what is upstream (`_chunked_s`, `_zero_bubble_s`). Gradients between copies and updates add at
+        least their mean over stages.
         """
         problem, count = self.problem, len(self.problem.job.layers)
         stages = np.array([problem.stages(d, config) for d in self.domains])
         compute_cost = problem.compute_cost(config)
         work, useful = compute_cost.work_s[list(self.members)], compute_cost.useful_s[list(self.members)]
-        slow, slow_sum, latency, price = self.path_costs(config.microbatch_size)
-        total_stages = self.inside @ stages
-        pins = problem.job.pins
+        pins, every = problem.job.pins, self.path_costs(config.microbatch_size)
+        inside = self.inside if among is None else self.inside[among]
+        slow, slow_sum, latency, price = every if among is None else (cost[among] for cost in every)
+        total_stages = inside @ stages
         valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
         if pins.pipeline is not None:
             valid &= total_stages == pins.pipeline
         if pins.data is not None:
             valid &= config.data_parallel == pins.data
-        valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0
-        rows = np.flatnonzero(valid)
-        rows = rows[self.may_fit(config, total_stages[rows])]
+        valid &= inside @ ((stages == 0) | np.isinf(work)) == 0
+        picked = np.flatnonzero(valid)
+        picked = picked[self.may_fit(config, total_stages[picked])]
         bounds = Bounds(*(np.full(len(self.masks), value) for value in (np.inf, 0.0, np.inf)))
-        if not len(rows):
+        if not len(picked):
             return bounds
-        inside, total_stages = self.inside[rows], total_stages[rows]
-        slow, slow_sum, latency, price = slow[rows], slow_sum[rows], latency[rows], price[rows]
+        rows = picked if among is None else among[picked]
+        inside, total_stages = inside[picked], total_stages[picked]
+        slow, slow_sum, latency, price = slow[picked], slow_sum[picked], latency[picked], price[picked]
 
         microbatches, data_parallel = problem.microbatches(config), config.data_parallel
         least_work = np.where(inside == 1, work, np.inf).min(axis=1)
         pace = 1.0 / (inside @ np.where(np.isinf(work), 0.0, stages / work))
+        again = 1 + self._again(config, total_stages)
+        least_work, pace = least_work * again, pace * again
         shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
         compute = np.maximum(least_work / shrink, pace * microbatches)
         load = data_parallel * problem.message_bytes(config.microbatch_size)
         route = load * slow_sum + latency
-        if self._alike and (layers := self._layers(self.domains[0], config)) is not None:
-            equal, layer_s = _equal_layers(np.diff(layers.work))
-            q = -(-equal // total_stages)
-            short = q * total_stages - equal
-            fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
-            even = q * (microbatches + total_stages - short - 1) * layer_s + np.where(short < fewest, route, 0.0)
-            compute = np.maximum(compute, np.minimum(even, (q + 1) * microbatches * layer_s))
-        if Schedule.INTERLEAVED in problem.job.schedules:
-            chunked = any_split_bound_s(least_work, total_stages, microbatches, pieces=CHUNKS)
-            compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
-        if Schedule.ZERO_BUBBLE in problem.job.schedules:
-            compute = pace * microbatches
-        network = least_work * least_path_share(problem.job) + route + (microbatches - 1) * load * slow
-        step_s = np.maximum(compute, network) + self._sync_bound(config, total_stages, compute_cost)
-        ranks = np.array([problem.ranks(d, config) for d in self.domains])
-        devices = inside @ (stages * ranks) * data_parallel
+        even = self._even(config, inside, total_stages)
+        fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
+        step = even.q * (microbatches + total_stages - even.short - 1) * even.layer_s
+        step = step + np.where(even.short < fewest, route, 0.0)
+        compute = np.maximum(compute, np.minimum(step, even.more_s(microbatches)))
+        last, longest = (
+            np.where(inside == 1, layer_s[list(self.members)], np.inf).min(axis=1)
+            for layer_s in (compute_cost.last_s, compute_cost.longest_s)
+        )
+        compute = np.maximum(compute, least_work + (microbatches - 1) * last)
+        waits = route + (microbatches - 1) * load * slow
+        step_s = np.maximum(compute, least_work + waits)
+        single = np.flatnonzero(inside.sum(axis=1) == 1)
+        paced = np.maximum(pace, longest) * microbatches
+        step_s = np.maximum(step_s, paced)
+        is_fixed = (pins.virtual_stages or 1) > 1
+        if is_fixed:
+            step_s = np.full(len(rows), np.inf)
+        if Schedule.INTERLEAVED in problem.job.schedules or is_fixed:
+            chunked = self._chunked_s(least_work[single], total_stages[single], microbatches, even, single)
+            chunked = np.maximum(chunked, np.maximum(least_work, paced)[single])
+            step_s[single] = np.minimum(step_s[single], chunked)
+        if Schedule.ZERO_BUBBLE in problem.job.schedules and not is_fixed:
+            share = compute_cost.weight_share
+            apart = np.maximum(paced, self._zero_bubble_s(least_work, total_stages, microbatches, share, even))
+            # Between neighbours that a link parts two microbatches are in flight (`screening.ordered_bound_s`).
+            rounds = np.maximum(0, microbatches + 1 - total_stages) // 2 / np.maximum(1, inside.sum(axis=1) - 1)
+            across = np.maximum(least_work * (1 - share) + waits, rounds * route)
+            step_s = np.minimum(step_s, np.maximum(apart, across))
+        step_s = step_s + self._after_s(config, inside, compute_cost) / total_stages
+        each = np.array([problem.stage_devices(d, config) for d in self.domains])
+        devices = inside @ (stages * each) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
         bounds.step_s[rows] = step_s
         bounds.utilization[rows] = busy / (devices * step_s)
         bounds.cost_usd[rows] = (
-            self._usd(stages * ranks)[rows] * (data_parallel / 3600) * step_s + microbatches * load * price
+            self._usd(stages * each, inside) * (data_parallel / 3600) * step_s + microbatches * load * price
         )
         return bounds
 
+    def _even(self, config: ParallelConfig, inside: Ints, stages: Ints) -> _Even:
+        """Return the like layers that so many stages of some masks share; none where their domains are unlike."""
+        kinds = np.array([self.problem.kinds[d.name] for d in self.domains])
+        kind = np.where(inside == 1, kinds, -1).max(axis=1)
+        is_alike = np.where(inside == 1, kinds, kind[:, None]).min(axis=1) == kind
+        equal, layer_s = np.zeros(len(stages), dtype=np.int64), np.zeros(len(stages))
+        for number in np.unique(kind[is_alike]):
+            layers = self.problem.layers(self.domains[int(np.argmax(kinds == number))], config)
+            if layers is not None:
+                rows = is_alike & (kind == number)
+                equal[rows], layer_s[rows] = equal_layers(np.diff(layers.work))
+        q = -(-equal // stages)
+        return _Even(q, q * stages - equal, layer_s)
+
+    def _chunked_s(self, work_s: Floats, stages: Ints, microbatches: int, even: _Even, rows: Ints) -> Floats:
+        """Return the bound of interleaved pipelines (`rows` of `even`); inf where no chunks may be."""
+        chunks = self._most_chunks[stages]
+        possible = (chunks > 1) & (stages > 1) & (microbatches % stages == 0)
+        pieces = np.maximum(chunks, 1)
+        bound = any_split_bound_s(work_s, stages, microbatches, pieces=pieces)
+        before = (stages - 1 - even.short[rows]) / pieces
+        step = even.q[rows] * (microbatches + before) * even.layer_s[rows]
+        bound = np.maximum(bound, np.minimum(step, even.more_s(microbatches)[rows]))
+        return np.where(possible, bound, np.inf)
+
     @cached_property
-    def _alike(self) -> bool:
-        return len({self.problem.kinds[d.name] for d in self.domains}) == 1
+    def _most_chunks(self) -> Ints:
+        """Return the most chunks that so many interleaved stages may have, [layers + 1]."""
+        job = self.problem.job
+        return np.array([max(chunk_counts(job, max(1, s)), default=0) for s in range(len(job.layers) + 1)])
 
-    def _usd(self, devices: Ints) -> Floats:
-        """Return the USD an hour of so many devices a domain for each mask, 0 where a price is not known."""
+    def _zero_bubble_s(self, work_s: Floats, stages: Ints, microbatches: int, share: float, even: _Even) -> Floats:
+        """Return the bound of pipelines whose weight gradients, at most such a share of the work, are apart."""
+        least, at = np.unique(stages, return_inverse=True)
+        bound = work_s * np.array([zero_bubble_share(int(s), microbatches, share) for s in least])[at]
+        # The last of the fullest stages may be any from here to the end: linear in its place, least at an end.
+        step: Floats = np.full(len(stages), np.inf)
+        for place in (stages - 1 - even.short, stages - 1):
+            before = place * even.q - even.short + stages - 1 - place
+            late = share * np.minimum(place + 1, microbatches)
+            step = np.minimum(step, (1 - share) * before + even.q * (microbatches - late))
+        return np.asarray(np.maximum(bound, np.minimum(step * even.layer_s, even.more_s(microbatches))))
+
+    def _usd(self, devices: Ints, inside: Ints) -> Floats:
+        """Return the USD an hour of so many devices a domain for each row, 0 where a price is not known."""
         prices = [d.price_usd_per_device_hour for d in self.domains]
-        unknown = self.inside @ np.array([price is None for price in prices])
-        return np.where(unknown, 0.0, self.inside @ (devices * np.array([price or 0.0 for price in prices])))
+        unknown = inside @ np.array([price is None for price in prices])
+        return np.where(unknown, 0.0, inside @ (devices * np.array([price or 0.0 for price in prices])))
 
-    def _sync_bound(self, config: ParallelConfig, stages: Ints, compute_cost: ComputeCost) -> Floats:
-        if config.data_parallel == 1:
-            return np.zeros(len(stages))
-        job, data_parallel = self.problem.job, config.data_parallel
-        fastest = 0.0
-        for d in self.domains:
-            # A copy takes the same devices of a domain in every subset that has it; without one there is no ring.
-            devices = self.problem.ranks(d, config) * self.problem.stages(d, config)
-            if devices:
-                fastest = max(fastest, replica_wire(d, replicas=data_parallel, copy_devices=devices)[0])
-        shard = float(job.layers.params_before[-1]) * job.element_bytes / config.tensor_parallel
-        whole = 2 * (data_parallel - 1) / data_parallel * shard / fastest
-        if max(job.zero_stages) >= 2:
-            return np.zeros(len(stages))  # hidden behind the work of every microbatch
+    def _after_s(self, config: ParallelConfig, inside: Ints, compute_cost: ComputeCost) -> Floats:
+        """Return what follows the microbatches in some masks [N], all stages together: sums and updates.
+
+        A copy takes the same devices of a domain in every subset that has it.
+        """
+        job, copies = self.problem.job, config.data_parallel * config.context_parallel
+        members = list(self.members)
+        # Experts that are spread are updated in parts, too.
+        shards = copies if max(job.zero_stages) or config.expert_parallel > 1 else 1
+        after_s = np.where(inside == 1, compute_cost.update_s[members], np.inf).min(axis=1) / shards
+        if copies == 1 or max(job.zero_stages) >= 2:  # hidden behind the work of every microbatch
+            return np.asarray(after_s)
+        sums_s = np.zeros(len(self.domains))
+        for place in np.flatnonzero(inside.any(axis=0)):
+            sums_s[place] = gradients_s(self.problem, self.domains[place], config)
         # Under ZeRO-1 half of it hides behind the forward, half behind the backward.
-        hidden_s = compute_cost.backward_s + (compute_cost.forward_s if max(job.zero_stages) else 0.0)
-        return np.asarray(np.maximum(0.0, (whole - hidden_s) / stages))
+        forward, backward = (way[members] for way in compute_cost.ways_s)
+        both = max(job.zero_stages) > 0
+        own_s = np.where(inside == 1, backward + both * forward, 0.0).max(axis=1)
+        most_s = compute_cost.backward_s + both * compute_cost.forward_s  # of layers in unlike domains
+        hidden_s = np.where(inside.sum(axis=1) == 1, own_s, most_s)
+        return np.asarray(after_s + np.maximum(0.0, np.where(inside == 1, sums_s, np.inf).min(axis=1) - hidden_s))
 
     def may_fit(self, config: ParallelConfig, stages: Ints) -> Bools:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
         """
+        largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
         # A cap changes nothing of it, and most settings differ in that alone.
-        key = (config.tensor_parallel, config.data_parallel, config.microbatch_size, config.recompute)
-        if key not in self._held:
-            self._held[key] = self._most_layers(config)
+        key = (largest_bytes, config.work, config.data_parallel, config.holds_outer)
+        held = self.problem.held_layers
+        if key not in held:
+            most = np.floor(self._most_layers(config, largest_bytes)[0])
+            if self._recomputes_some(config):
+                full = replace(config, recompute=Recompute.FULL)
+                most = np.maximum(most, np.floor(self._most_layers(full, largest_bytes)[0]))
+            held[key] = np.concatenate([[0], np.cumsum(most)])
         layers = len(self.problem.job.layers)
-        return np.asarray(self._held[key][np.minimum(stages, layers)] >= self._like_layers[1])
+        return np.asarray(held[key][np.minimum(stages, layers)] >= self._like_layers[1])
 
-    def _most_layers(self, config: ParallelConfig) -> Floats:
-        """Return how many like layers so many of the last stages could hold, [stages + 1]."""
-        job, ranks = self.problem.job, config.tensor_parallel
-        group, _ = self._like_layers
-        full = config.recompute is Recompute.FULL
-        params, size = float(job.layers.params[group]), config.microbatch_size / ranks
-        state = state_bytes(job, params / ranks, shards=config.data_parallel, zero_stage=max(job.zero_stages))
-        kept = float(kept_bytes(job.layers, config.recompute)[group]) * size
-        again = float(job.layers.activation_bytes[group]) * size if full else 0.0
-        room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
+    def _recomputes_some(self, config: ParallelConfig) -> bool:
+        return self.problem.is_partial and config.recompute is Recompute.NONE
+
+    def _again(self, config: ParallelConfig, stages: Ints) -> Floats:
+        """Return by which share of a microbatch's work at least so many stages recompute some of their layers.
+
+        A stage of n like layers that holds j microbatches of what they keep, each a, with room for F layers so:
+        recomputing frees j d each, so of n layers (n - F) (state + j a) / (j d) >= n - floor(F) are recomputed.
+        """
+        if not self._recomputes_some(config):
+            return np.zeros(len(stages))
+        largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
+        known, key = self.problem.recomputed_layers, (largest_bytes, config.work, config.data_parallel)
+        if key not in known:
+            (most, each), (group, count) = self._most_layers(config, largest_bytes), self._like_layers
+            over = [np.maximum(0.0, count - np.cumsum(layers)) for layers in (np.floor(most), most)]
+            share = [
+                (more[group + 1] - more[group]) / layers.work[-1]
+                for domain in self.problem.fleet.domains
+                if (layers := self.problem.layers(domain, config)) is not None
+                for more in [self.problem.again_s(domain, config)]
+            ]
+            layers = np.maximum(over[0], over[1] * np.minimum.accumulate(each)) * (1 - 1e-9)
+            known[key] = np.concatenate([[0.0], layers * max(0.0, min(share, default=0.0))])
+        return np.asarray(known[key][np.minimum(stages, len(self.problem.job.layers))])
+
+    def _most_layers(self, config: ParallelConfig, limit_bytes: float) -> tuple[Floats, Floats]:
+        """Return how many like layers the last stage, the one before it, … could hold, in fractions, and how many
+        must be recomputed for one more (see `_again`) [L]."""
+        job, (group, _) = self.problem.job, self._like_layers
+        shape = StageShape(
+            config.tensor_parallel, config.data_parallel * config.context_parallel, config.microbatch_size,
+            config.recompute, max(job.zero_stages), in_flight=1, holds_outer=config.holds_outer,
+            context_parallel=config.context_parallel, expert_parallel=config.expert_parallel,
+        )  # fmt: skip
+        state = float(layer_state_bytes(job, shape)[group])
+        kept = float(kept_bytes(job.layers, config.recompute)[group]) * shape.samples
+        # What ZeRO-3 has whole is left out: a lower stage may be chosen.
+        again = float(transient_bytes(job, replace(shape, zero_stage=0))[group])
+        room = limit_bytes - FIXED_BYTES - again
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
-        most = np.floor(room / (state + in_flight * kept) * (1 + 1e-9))
-        return np.asarray(np.concatenate([[0], np.cumsum(np.maximum(0, most))]))
+        most = np.maximum(0.0, room / (state + in_flight * kept) * (1 + 1e-9))
+        freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[group]) * shape.samples
+        return most, (state / in_flight + kept) / max(freed, 1e-300)
 
-    @cached_property
+    @property
     def _like_layers(self) -> tuple[int, int]:
-        """The largest group of layers that are alike: the position of one, and how many there are."""
-        layers = self.problem.job.layers
-        rows = np.stack([layers.params, layers.activation_bytes, layers.checkpoint_bytes], axis=1)
-        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-        largest = int(np.argmax(counts * layers.params[first]))
-        return int(first[largest]), int(counts[largest])
+        return self.problem.like_layers
 
     def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""
         built = self.open(config, mask)
-        return built if isinstance(built, Reason) else [chain.plan for chain in built]
+        return built if isinstance(built, Reason) else [plan for chain in built for plan in chain.plans]
 
-    def open(self, config: ParallelConfig, mask: int) -> list[Chain] | Reason:
-        """Return the chains of one subset, their layers not yet split, or why none fits."""
+    def open(self, config: ParallelConfig, mask: int, limit_s: float = np.inf) -> list[Chain] | Reason:
+        """Return the chains of one subset, their layers not yet split, or why none fits.
+
+        Those of which every plan takes `limit_s` or more are left out.
+        """
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
         built: list[Chain] = []
         refusal: Reason | None = None
+        is_outbid = False
+        inside = self.inside[np.searchsorted(self.masks, mask)][None, :]
+        after_s = float(self._after_s(config, inside, self.problem.compute_cost(config))[0])
+        after_s /= max(1, sum(self.problem.stages(self.problem.fleet.domains[i], config) for i in picked))
         for order in self.orders(config, picked):
-            for chain in chains(self.problem, config, order):
+            for chain in chains(self.problem, config, order, limit_s=limit_s - after_s):
                 if isinstance(chain, Reason):
                     refusal = chain
                     continue
-                stages = np.array([len(chain.plan.pipelines[0].stages)])
-                after_s = self._sync_bound(config, stages, self.problem.compute_cost(config))
-                built.append(replace(chain, after_s=float(after_s[0])))
-        if built:
+                if chain is None:
+                    is_outbid = True
+                else:
+                    built.append(replace(chain, after_s=after_s))
+        if built or is_outbid:
             return built
-        assert refusal is not None, "a subset without an order has an infinite bound"
+        if refusal is None:
+            where = "domains" if len(picked) > 1 else "stages"
+            return Reason("no-schedule", "", {"schedules": ", ".join(self.problem.job.schedules), "where": where})
         return refusal
 
     def order_bounds(self, config: ParallelConfig, orders: Sequence[tuple[int, ...]], bound: Floats) -> Floats:
@@ -232,7 +344,7 @@ class ChainSpace:
         least_work = self.problem.compute_cost(config).work_s[at[0]].min()
         route = load * costs.slowness_sum[here, there].sum(axis=1) + costs.latency_sum[here, there].sum(axis=1)
         slow = load * costs.slowness[here, there].max(axis=1)
-        least_path = least_work * least_path_share(self.problem.job)
+        least_path = least_work * self.problem.path_share(config)
         step_s = np.maximum(bound[0], (least_path + route + (count - 1) * slow) * (1 - 1e-12))
         egress = count * load * costs.price_sum[here, there].sum(axis=1)
         mask = sum(1 << self.members.index(i) for i in orders[0])
@@ -260,7 +372,8 @@ class ChainSpace:
     def fastest_order(self, config: ParallelConfig, picked: tuple[int, ...]) -> tuple[int, ...]:
         """Return the order that makes a step shortest by the bound of `bounds`, its slowest stage the mean one."""
         domains = [self.problem.fleet.domains[i] for i in picked]
-        work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, config)) is not None)
+        known = (self.problem.layers(domain, config) for domain in domains)
+        work = min(float(layers.work[-1]) for layers in known if layers is not None)
         stages = sum(self.problem.stages(d, config) for d in domains)
         order, _ = best_route(
             self.problem.pair_costs(config.microbatch_size), picked,
@@ -269,12 +382,46 @@ class ChainSpace:
         )  # fmt: skip
         return order
 
-    def _layers(self, domain: Domain, config: ParallelConfig) -> LayerSums | None:
-        ranks = self.problem.ranks(domain, config)
-        return self.problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
+
+@dataclass(frozen=True, slots=True)
+class _Even:
+    """Like layers of `layer_s` over stages: some have `q` or more, and `short` would be missing if all had q.
+
+    Arrays [masks]; a mask without like layers has some of no time.
+    """
+
+    q: Ints
+    short: Ints
+    layer_s: Floats
+
+    def more_s(self, microbatches: int) -> Floats:
+        """Return what a stage of more layers takes at least."""
+        return np.asarray((self.q + 1) * microbatches * self.layer_s)
 
 
-def _equal_layers(layer_s: Floats) -> tuple[int, float]:
+def gradients_s(problem: Problem, domain: Domain, config: ParallelConfig) -> float:
+    """Return what a sum of all gradients between copies takes at least in a domain, latency left out."""
+    copy_devices = problem.stage_devices(domain, config) * problem.stages(domain, config)
+    key = domain.name, copy_devices, config.tensor_parallel, config.copies
+    if key not in problem.gradient_sums:
+        problem.gradient_sums[key] = _gradient_sum_s(problem, domain, config, copy_devices)
+    return problem.gradient_sums[key]
+
+
+def _gradient_sum_s(problem: Problem, domain: Domain, config: ParallelConfig, copy_devices: int) -> float:
+    stage = Stage(domain.name, 0, len(problem.job.layers), config.tensor_parallel, 0, config.context_parallel)
+    total = 0.0
+    for part in shared_weights(
+        problem.job, domain, stage, replicas=config.data_parallel, copy_devices=copy_devices,
+        expert_parallel=config.expert_parallel,
+    ):  # fmt: skip
+        if part.members > 1:
+            bandwidth, _ = part.wire(domain)
+            total += 2 * (part.members - 1) / part.members * float(part.size_bytes.sum()) / bandwidth
+    return total
+
+
+def equal_layers(layer_s: Floats) -> tuple[int, float]:
     """Return the largest group of layers that take the same time: how many, and how long each at least."""
     scale = max(float(layer_s.max()), 1e-300)
     values, group, counts = np.unique((layer_s / scale).round(9), return_inverse=True, return_counts=True)

@@ -107,7 +107,7 @@ def _branches(
         picked = np.flatnonzero(np.isfinite(bound.step_s))
         bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
         branches += [(number, int(chains.masks[index])) for index in picked]
-    for (way, group), step_s in np.ndenumerate(shards.bounds()):
+    for (way, group), step_s in np.ndenumerate(shards.bounds(split=True)):
         if np.isfinite(step_s):
             bounds.append(np.array([[step_s, -1.0, step_s * shards.least_usd(group)]]))
             branches.append(shards.sharing(way, group))
@@ -132,7 +132,7 @@ def _build(
     out = _dominated(chains.order_bounds(config, orders, bound), points)
     kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
     built = [chain for order in kept for chain in chains_of(problem, config, order) if isinstance(chain, Chain)]
-    return [chain.plan for chain in built], built
+    return [plan for chain in built for plan in chain.plans], built
 
 
 def _merge(problem: Problem, archive: list[Evaluated], plans: list[TrainingPlan]) -> list[Evaluated]:

@@ -16,26 +16,30 @@ from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats, Ints
+from strata.arrays import Bools, Ints
 from strata.clock import Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.simulate.report import StepReport
+from strata.training.plan.exact.branches import CROSSING, LOTS, DomainSet, Lot, SearchBranches
 from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score, score_report, within_limits
+from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
-
-DomainSet = tuple[str, frozenset[str]]
-"""Kind of plan and the domains it uses: what the ranked table has one row for."""
 
 TOLERANCE: Final = 1e-4
 """A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
-OPENED: Final = 40
-"""Branches opened for a row of the ranked table before it counts as searched in part."""
+OPENED: Final = 8
+ROW_LOTS: Final = 32
+"""Branches opened that fit, and lots looked into, for a row of the ranked table before it counts as searched in
+part."""
+
+REFUSED: Final = 5
+"""For each of those so many may be opened in all: some do not fit."""
 
 ROW_TOLERANCE: Final = 5e-3
 ROW_SPLITS: Final = 20
@@ -46,6 +50,9 @@ DIVE: Final = 3
 
 MOST_SPLITS: Final = 200
 """Layer splits of one chain that are built; where more could be better, the gap says so."""
+
+LOTS_OF: Final[dict[str, tuple[Lot, ...]]] = {"single": ("alone",), "pp": ("joined",)}
+"""Where the branches of a kind of plan are; of all others: among the sharings."""
 
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
@@ -123,25 +130,32 @@ class Search:
         deadline: float,
         must_use: int | None = None,
         needs_plan: bool = False,
+        only_common: bool = False,
         chains: ChainSpace | None = None,
         shards: ShardSpace | None = None,
     ) -> None:
         """Search subsets of `members`; with `must_use`, only those that hold this one of them.
 
-        `needs_plan`: the deadline holds only once there is a plan. `chains` and `shards` are all pipelines and
-        sharings of the members, unless these are given.
+        `needs_plan`: the deadline holds only once there is a plan. `only_common`: pipelines alone, in few
+        settings, until there is a plan. `chains` and `shards` are all pipelines and sharings of the members,
+        unless these are given.
         """
-        self.must_use, self.needs_plan = must_use, needs_plan
+        self.needs_plan = needs_plan
         self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
         # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
         self.chains = chains or ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
         self.shards = shards or ShardSpace(problem, tuple(members))
+        self.branches = SearchBranches(
+            problem, scales, self.chains, self.shards, must_use=must_use, only_common=only_common
+        )
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._chains: list[tuple[float, int, Chain]] = []
         self._unsplit, self._most_splits = np.inf, MOST_SPLITS
         self._refused: set[int] = set()
         self._serial = 0
+        self.is_wide = len(self.shards.members) > POOL
+        """Of so many domains, not all shapes that a plan could use are built."""
 
     def run(self, *, so_far: SearchResult | None = None, rank: int = 0, keeps_best: bool = False) -> SearchResult:
         """Search until the bound meets the best plan, here or among those `so_far`, or the deadline passes.
@@ -164,134 +178,155 @@ class Search:
         return self.result
 
     def _search(self, so_far: SearchResult, rank: int) -> None:
-        bounds, codes = self._branches()
-        incumbent = so_far.best_score
-        self.result.branches = len(codes)
-        self._explore(bounds, codes, incumbent)
+        branches, incumbent = self.branches, so_far.best_score
+        branches.find(check=self._check_time)
+        self._explore(incumbent)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
             proved, self._built, self._chains = self.result.bound, [], []
-            in_step = (codes >= 0) | (self._local_steps(codes) == 1)
             self._explore(
-                bounds[in_step], codes[in_step], incumbent, among=lambda item: item.plan.local_steps == 1
-            )
+                incumbent, pick=lambda rows: branches.local_steps(rows) == 1,
+                among=lambda item: item.plan.local_steps == 1,
+            )  # fmt: skip
             self.result.bound = proved
         if rank and not self.result.stopped:
-            self._fill_table(bounds, codes, rank, so_far)
-        self._keep_proved_refusals(codes)
+            self._fill_table(rank, so_far)
+        self.result.branches = len(branches.codes)
+        self._keep_proved_refusals()
 
-    def _keep_proved_refusals(self, codes: Ints) -> None:
+    def _keep_proved_refusals(self) -> None:
         """Forget the refusals of sets that another configuration might fit: those were outbid, not impossible."""
+        branches, count = self.branches, len(self.chains.masks)
         if not self._refused:
             return
-        count = len(self.chains.masks)
-        branches, refused = (
+        bounded, refused = (
             np.bincount(each[each >= 0] % count, minlength=count)
-            for each in (codes, np.array(sorted(self._refused)))
+            for each in (branches.codes, np.array(sorted(self._refused)))
         )
-        possible = {self._names(int(index)) for index in np.flatnonzero(branches > refused)}
-        for names in possible & self.result.refusals.keys():
+        in_doubt = np.flatnonzero((refused > 0) & (bounded <= refused))
+        for numbers in branches.left(("alone", "joined")).values():
+            for number in numbers:
+                if self._is_late() or not len(in_doubt):
+                    break
+                might = np.isfinite(self.chains.bounds(self.problem.configs[number], in_doubt).step_s[in_doubt])
+                in_doubt = in_doubt[~might]
+        certain = {branches.names(int(index)) for index in in_doubt}
+        for names in self.result.refusals.keys() - certain:
             del self.result.refusals[names]
 
     def _explore(
         self,
-        bounds: Floats,
-        codes: Ints,
         incumbent: float,
         *,
+        lots: Sequence[Lot] = LOTS,
+        pick: Callable[[Ints], Bools] = lambda rows: np.ones(len(rows), dtype=bool),
         among: Callable[[Evaluated], bool] = lambda _: True,
         most: float = np.inf,
+        most_lots: float = np.inf,
         tolerance: float = TOLERANCE,
     ) -> None:
-        """Search these branches until none is better than the best plan `among` those found, or `most` are open.
+        """Search the branches of `lots` that `pick` names until none is better than the best `among` the plans
+        found, or `most` are open. More than `most_lots` are not looked into.
 
         Better by less than `tolerance`, as a share, does not count.
         """
-        order = np.argsort(bounds, kind="stable")
-        position, dive = 0, DIVE
+        branches, opened, fitting, dive = self.branches, 0, 0, DIVE
+        left = self._in_order(np.arange(len(branches.codes)), pick, incumbent)
         while True:
-            branch = float(bounds[order[position]]) if position < len(order) else np.inf
+            branch = float(branches.bounds[left[0]]) if len(left) else np.inf
+            floor = branches.floor(lots)
             plan = self._built[0][0] if self._built else np.inf
             chain = self._chains[0][0] if self._chains else np.inf
-            threshold = min(self._best(among), incumbent)
-            threshold -= tolerance * abs(threshold) if np.isfinite(threshold) else 0.0
-            if min(branch, plan, chain) >= threshold or not np.isfinite(min(branch, plan, chain)):
+            best = min(self._best(among), incumbent)
+            threshold = best - tolerance * abs(best) if np.isfinite(best) else best
+            if floor < threshold and branches.looked >= most_lots:
+                self.result.stopped, floor = True, np.inf
+            least = min(branch, floor, plan, chain)
+            if least >= threshold or not np.isfinite(least):
                 break
-            if self._is_late() or position >= most:
+            if self._is_late() or fitting >= most or opened >= REFUSED * most:
                 self.result.stopped = True
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
             # has plans then, however many branches seem better than all that is built.
-            if branch < min(plan, threshold) and not (position >= dive and plan < threshold):
-                self._open(int(codes[order[position]]))
-                position += 1
+            if min(branch, floor) < min(plan, threshold) and not (opened >= dive and plan < threshold):
+                # Lots of very many units take seconds to look into: a first plan comes before.
+                if floor < branch and not (self.is_wide and opened < DIVE and len(left)):
+                    new = self._look(lots, min(branch, threshold))
+                    left = self._in_order(np.concatenate([left, new]), pick, best)
+                elif self._become_closer(int(left[0])) and opened >= DIVE:
+                    left = self._in_order(left, pick, best)
+                else:
+                    before = self._serial
+                    self._open(int(branches.codes[left[0]]), best, branch)
+                    left, opened, fitting = left[1:], opened + 1, fitting + (self._serial > before)
             elif plan < threshold:
-                dive = max(dive, 2 * position)
+                dive = max(dive, 2 * opened)
                 self._evaluate_next(threshold)
+                if self.branches.only_common and self.result.by_set:
+                    self.result.stopped = True
+                    break
             else:  # only now: the better the best plan, the fewer splits are worth building
                 self._split(threshold)
-        self.result.bound = min(branch, plan, chain, self._unsplit, self._best(among), incumbent)
+        self.result.bound = min(branch, floor, plan, chain, self._unsplit, self._best(among), incumbent)
+
+    def _look(self, lots: Sequence[Lot], limit: float) -> Ints:
+        before = len(self.branches.codes)
+        try:
+            return self.branches.look(lots, limit, check=self._check_time)
+        except OutOfTime:  # the loop sees it, too; what was looked into counts
+            return np.arange(before, len(self.branches.codes))
+
+    def _in_order(self, rows: Ints, pick: Callable[[Ints], Bools], best: float) -> Ints:
+        """Return the branches that could be better than `best` among some that `pick` names, by their bounds."""
+        bounds = self.branches.bounds
+        rows = rows[bounds[rows] < best]
+        rows = rows[pick(rows)]
+        return np.asarray(rows[np.argsort(bounds[rows], kind="stable")])
 
     def _best(self, among: Callable[[Evaluated], bool]) -> float:
         return min((item.score for item in self.result.by_set.values() if among(item)), default=np.inf)
 
-    def _local_steps(self, codes: Ints) -> Ints:
-        steps = np.array([way[3] for way in self.shards.ways])
-        return steps[np.maximum(0, (-1 - codes) // max(1, len(self.shards.groups)))]
+    def _become_closer(self, branch: int) -> bool:
+        """Bound a sharing more closely; of very many units only where the goal is time, which takes few shapes."""
+        if self.is_wide and self.problem.job.objective is not Objective.TIME:
+            return False
+        try:
+            return self.branches.become_closer(branch, check=self._check_time)
+        except OutOfTime:  # the loop sees it, too; the bound that there is holds
+            return True
 
     def exists(self) -> bool:
         """Whether any branch can be built at all, whatever it costs and however slow it is. Raises OutOfTime."""
-        bounds, codes = self._branches()
-        for code in codes[np.argsort(bounds, kind="stable")]:
-            self._check_time()
-            self._open(int(code))
-            if self._built:
-                return True
+        self.branches.find(check=self._check_time)
+        while np.isfinite(self.branches.floor()):
+            rows = self.branches.look(LOTS, np.inf, check=self._check_time)
+            for row in self._in_order(rows, lambda some: np.ones(len(some), dtype=bool), np.inf):
+                self._check_time()
+                self._open(int(self.branches.codes[row]))
+                if self._built:
+                    return True
         return False
 
-    def _branches(self) -> tuple[Floats, Ints]:
-        """Return the bound of every branch and its code: configuration and mask, or minus the sharing's number."""
-        job, limits = self.problem.job, self.problem.job.limits
-        values, codes = [], []
-        count = len(self.chains.masks)
-        must = self.must_use
-        allowed = (
-            np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
-        )
-        for number, config in enumerate(self.problem.configs if count else ()):
-            self._check_time()
-            bounds = self.chains.bounds(config)
-            keep = np.isfinite(bounds.step_s) & allowed
-            if limits.cost_usd_per_step is not None:
-                keep &= bounds.cost_usd <= limits.cost_usd_per_step
-            if limits.tokens_per_s is not None:
-                keep &= bounds.step_s <= job.tokens_per_step / limits.tokens_per_s
-            picked = np.flatnonzero(keep)
-            figures = (bounds.step_s[picked], bounds.utilization[picked], bounds.cost_usd[picked])
-            values.append(score(job, self.scales, *figures))
-            codes.append(number * count + picked)
-        step_s = self.shards.bounds(check=self._check_time)
-        if step_s.size:
-            # Utilisation at most 1, money at least one device a domain: weak, but sharings are few.
-            usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
-            groups = np.array([must is None or any(must in unit for unit in g) for g in self.shards.groups])
-            ways, group = np.nonzero(np.isfinite(step_s) & groups)
-            least_s = step_s[ways, group]
-            values.append(score(job, self.scales, least_s, 1.0, least_s * usd_per_s[group]))
-            codes.append(-1 - (ways * len(groups) + group))
-        return np.concatenate([np.empty(0), *values]), np.concatenate([np.empty(0, dtype=np.int64), *codes])
-
-    def _open(self, code: int) -> None:
+    def _open(self, code: int, best: float = np.inf, bound: float = np.inf) -> None:
+        """Build what could be better than `best` of a branch whose bound is known."""
         if code < 0:
-            plan = self.shards.build(self.shards.sharing(*divmod(-1 - code, len(self.shards.groups))))
+            at = divmod(-1 - code, len(self.shards.groups))
+            try:  # all shapes of so many units take seconds to build; the bound over the fleet does not need them
+                plan = self.shards.build_within(
+                    *at, limit_s=best, is_thorough=not self.is_wide, check=self._check_time
+                )  # fmt: skip
+            except OutOfTime:
+                self._unsplit, plan = min(self._unsplit, bound), None
             self._push([] if plan is None else [plan])
             return
         number, index = divmod(code, len(self.chains.masks))
-        built = self.chains.open(self.problem.configs[number], int(self.chains.masks[index]))
+        limit_s = best if self.problem.job.objective is Objective.TIME else np.inf
+        built = self.chains.open(self.problem.configs[number], int(self.chains.masks[index]), limit_s)
         if isinstance(built, Reason):
             self._refuse(code, built)
             return
-        self._push(chain.plan for chain in built)
+        self._push(plan for chain in built for plan in chain.plans)
         for chain in built:
             if chain.splits is not None:
                 self._serial += 1
@@ -299,7 +334,7 @@ class Search:
 
     def _refuse(self, code: int, reason: Reason) -> None:
         self._refused.add(code)
-        self.result.refusals.setdefault(self._names(code % len(self.chains.masks)), reason)
+        self.result.refusals.setdefault(self.branches.names(code % len(self.chains.masks)), reason)
 
     def _push(self, plans: Iterable[TrainingPlan]) -> None:
         plans = list(plans)
@@ -317,14 +352,20 @@ class Search:
         """Build the plans of the least chain in every other split that could score better than `threshold`."""
         least, _, chain = heapq.heappop(self._chains)
         limit_s = chain.longest_s(lambda step_s: self._least_score(chain, step_s) < threshold)
-        plans = list(islice(chain.within(limit_s), self._most_splits + 1))
-        if len(plans) > self._most_splits:
+        plans: list[TrainingPlan] = []
+        try:
+            plans.extend(islice(chain.within(limit_s, check=self._check_time), self._most_splits + 1))
+            is_whole = len(plans) <= self._most_splits
+        except OutOfTime:  # those that it came to are kept
+            is_whole = False
+        if not is_whole:
             self._unsplit = min(self._unsplit, least)
         self._push(plans)
 
     def _evaluate_next(self, threshold: float) -> None:
         batch: list[tuple[float, int, TrainingPlan]] = []
-        while self._built and len(batch) < BATCH and self._built[0][0] < threshold:
+        most = 1 if self._is_owed else BATCH  # no limit holds before the first plan
+        while self._built and len(batch) < most and self._built[0][0] < threshold:
             batch.append(heapq.heappop(self._built))
         try:
             self.evaluate([plan for _, _, plan in batch])
@@ -346,75 +387,61 @@ class Search:
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
 
-    def _fill_table(self, bounds: Floats, codes: Ints, rank: int, so_far: SearchResult) -> None:
+    def _fill_table(self, rank: int, so_far: SearchResult) -> None:
         """Search domain sets by their least bounds, each to its best plan, until no other is of the `rank` best.
 
         One of them crosses domains where any can: what it takes is what a best single domain is compared with.
         """
-        result, proved = self.result, self.result.bound
+        result, proved, branches = self.result, self.result.bound, self.branches
         self._most_splits = ROW_SPLITS
-        names, rows = self._domain_sets(codes)
-        least = np.full(len(names), np.inf)
-        np.minimum.at(least, rows, bounds)
-        for row in np.argsort(least, kind="stable"):
+        names = branches.domain_sets
+        crosses = np.array([len(domains) > 1 for _, domains in names], dtype=bool)
+        most_lots = branches.looked + ROW_LOTS
+        is_left, least, counted = np.ones(len(names), dtype=bool), np.full(len(names), np.inf), 0
+        while not self._is_late():
+            new, counted = np.arange(counted, len(branches.codes)), len(branches.codes)
+            np.minimum.at(least, branches.sets_of(new), branches.bounds[new])
             known = {**so_far.by_set, **result.by_set}
             scores = sorted(item.score for item in known.values())
-            crosses = len(names[row][1]) > 1 and all(len(domains) < 2 for _, domains in known)
-            if len(scores) >= rank and least[row] >= scores[rank - 1] and not crosses:
+            worst = scores[rank - 1] if len(scores) >= rank else np.inf
+            is_owed = all(len(domains) < 2 for _, domains in known)
+            wanted = is_left & ((least < worst) | crosses if is_owed else least < worst)
+            first = float(least[wanted].min(initial=np.inf))
+            lots = CROSSING if is_owed and first >= worst else LOTS
+            is_nearer = branches.floor(lots) < (first if lots is CROSSING else min(first, worst))
+            lacks_row = first == np.inf and (is_owed or worst == np.inf)
+            if is_nearer and (branches.looked < most_lots or lacks_row):
+                self._look(lots, first)
                 continue
-            if self._is_late():
+            if not np.isfinite(first):
                 break
+            row = int(np.flatnonzero(wanted)[least[wanted].argmin()])
+            is_left[row], most_lots = False, branches.looked + ROW_LOTS
             self._built, self._chains, self._unsplit = [], [], np.inf
             best = so_far.by_set.get(names[row])
-            picked = rows == row
             self._explore(
-                bounds[picked], codes[picked], best.score if best is not None else np.inf,
-                among=partial(_is_of, names[row]), most=OPENED, tolerance=ROW_TOLERANCE,
+                best.score if best is not None else np.inf, lots=LOTS_OF.get(names[row][0], ("shared",)),
+                pick=partial(self._are_of, row),
+                among=partial(_is_of, names[row]), most=OPENED, most_lots=most_lots, tolerance=ROW_TOLERANCE,
             )  # fmt: skip
             if not result.stopped and self._unsplit == np.inf:
                 result.closed.add(names[row])
             result.stopped = False
         result.bound = proved
 
-    def _domain_sets(self, codes: Ints) -> tuple[list[DomainSet], Ints]:
-        """Return the domain sets that branches belong to, and the number of each branch's."""
-        numbers: dict[DomainSet, int] = {}
-
-        def number(kind: str, domains: frozenset[str]) -> int:
-            return numbers.setdefault((kind, domains), len(numbers))
-
-        masks = [self._names(index) for index in range(len(self.chains.masks))]
-        chains = [number("pp" if len(domains) > 1 else "single", domains) for domains in masks]
-        sharings = []
-        for group in self.shards.groups:
-            kind = "nested" if any(len(unit) > 1 for unit in group) else "dp"
-            domains = frozenset(self.problem.fleet.domains[i].name for unit in group for i in unit)
-            sharings.append((number(kind, domains), number(f"{kind}+diloco", domains)))
-        of_chains, of_sharings = np.array(chains, dtype=np.int64), np.array(sharings, dtype=np.int64)
-        rows = np.zeros_like(codes)
-        is_chain = codes >= 0
-        rows[is_chain] = of_chains[codes[is_chain] % max(1, len(chains))] if chains else 0
-        shared = codes[~is_chain]
-        if len(shared):
-            is_local = self._local_steps(shared) > 1
-            rows[~is_chain] = of_sharings[(-1 - shared) % len(sharings), is_local.astype(np.int64)]
-        return list(numbers), rows
+    def _are_of(self, row: int, branches: Ints) -> Bools:
+        return np.asarray(self.branches.sets_of(branches) == row)
 
     def _is_late(self) -> bool:
-        is_owed = self.needs_plan and not self.result.by_set and not self.result.missed
-        return self.clock() > self.deadline and not is_owed
+        return self.clock() > self.deadline and not self._is_owed
+
+    @property
+    def _is_owed(self) -> bool:
+        return self.needs_plan and not self.result.by_set and not self.result.missed
 
     def _check_time(self) -> None:
         if self._is_late():
             raise OutOfTime("the search")
-
-    def _names(self, index: int) -> frozenset[str]:
-        inside = self.chains.inside[index]
-        return frozenset(d.name for d, use in zip(self.chains.domains, inside, strict=True) if use)
-
-
-def _is_in_step(item: Evaluated) -> bool:
-    return item.plan.local_steps == 1
 
 
 def _is_of(domain_set: DomainSet, item: Evaluated) -> bool:

@@ -6,25 +6,38 @@ region, data parallel across regions). The batch is shared so that all units fin
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.clock import Check, unlimited
-from strata.training.plan.exact.capacity import UnitCapacity
+from strata.errors import OutOfTime
+from strata.simulate.collective import eta
+from strata.training.plan.exact.batch import best_shapes, share, sharing_copies
 from strata.training.plan.exact.gradient_sums import least_of_any_s, least_of_groups_s
-from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation
+from strata.training.plan.exact.problem import POOL, CommonConfig, Problem
 from strata.training.plan.exact.routes import best_path
+from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.speed import speeds
-from strata.training.plan.exact.unit import Inner, Unit, Units
-from strata.workload.job import Recompute
+from strata.training.plan.exact.tables import ShapeTables
+from strata.training.plan.exact.unit import Inner, Units
+from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
-Way = tuple[int, Recompute, float, int]
+
+class Way(NamedTuple):
+    """How a batch is shared, whatever the units."""
+
+    common: CommonConfig
+    gradient_compression: float
+    local_steps: int
+
 
 SPEEDS: Final = 4
 """Speeds down to which domains are looked at without the slower ones."""
@@ -38,10 +51,7 @@ class DataParallelPlan:
     """One way to share the batch: which units, at which microbatch, summing gradients how."""
 
     units: tuple[Unit, ...]
-    microbatch_size: int
-    recompute: Recompute
-    gradient_compression: float
-    local_steps: int
+    way: Way
 
 
 class ShardSpace:
@@ -52,7 +62,7 @@ class ShardSpace:
         self.problem, self.members = problem, members
         # Copies that are fixed add up from shapes of any speed.
         self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
-        self._capacities: dict[tuple[int, Recompute], UnitCapacity] = {}
+        self._sums: dict[float, Floats] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -72,7 +82,9 @@ class ShardSpace:
 
     @cached_property
     def groups(self) -> tuple[tuple[Unit, ...], ...]:
-        """All sets of two or more disjoint units that links could connect."""
+        """All sets of two or more disjoint units that links could connect; their stages do not interleave."""
+        if (self.problem.job.pins.virtual_stages or 1) > 1:
+            return ()
         if len(self.members) > POOL:
             return self._likely_groups()
         units, bandwidth = self.units, self._bandwidth
@@ -129,10 +141,10 @@ class ShardSpace:
 
     @cached_property
     def ways(self) -> tuple[Way, ...]:
-        """Every (microbatch, recompute, compression, local steps) a sharing may use."""
+        """Every way a sharing may use."""
         job = self.problem.job
-        sizes, steps = self.problem.microbatch_sizes, (1, *job.local_steps)
-        return tuple(product(sizes, job.recompute, job.gradient_compression, steps))
+        choices = product(self._units.shapes.commons, job.gradient_compression, (1, *job.local_steps))
+        return tuple(Way(*choice) for choice in choices if choice[0].holds_outer == (choice[2] > 1))
 
     @cached_property
     def _least_latency(self) -> Floats:
@@ -148,70 +160,212 @@ class ShardSpace:
         return float(self.problem.job.layers.params_before[-1]) * self.problem.job.element_bytes
 
     @cached_property
+    def _position(self) -> dict[Unit, int]:
+        return {unit: k for k, unit in enumerate(self.units)}
+
+    @cached_property
     def member(self) -> Bools:
         """Which units each group holds [group, unit]."""
-        position = {unit: k for k, unit in enumerate(self.units)}
         member = np.zeros((len(self.groups), len(self.units)), dtype=bool)
         for row, group in enumerate(self.groups):
-            member[row, [position[unit] for unit in group]] = True
+            member[row, [self._position[unit] for unit in group]] = True
         return member
 
-    def bounds(self, *, check: Check = unlimited) -> Floats:
+    def bounds(self, *, split: bool = False, check: Check = unlimited) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
 
         Within a time limit the units do no more than their best shapes; the sum of gradients between units takes
         no less than over all their links, less what shapes of such a speed can hide. What `check` raises ends it.
+        Shapes are those that might fit, no layers split, as far as neither `closer` nor `split` asked for others.
         """
         if not self.groups:
             return np.empty((0, 0))
-        sums: dict[float, Floats] = {}
-        work: dict[tuple[int, Recompute], Floats] = {}
-        rows = []
-        for microbatch_size, recompute, factor, steps in self.ways:
+        rows = np.empty((len(self.ways), len(self.groups)))
+        for common, ways in self._ways_of.items():
             check()
-            table = self._capacity(microbatch_size, recompute)
-            if factor not in sums:
-                sums[factor] = least_of_groups_s(
-                    self._gradient_bytes / factor, self.member, self._seconds_per_byte, self._least_latency
-                )
-            if (microbatch_size, recompute) not in work:
-                work[microbatch_size, recompute] = table.least_s(self.member)
-            rows.append(table.step_s(work[microbatch_size, recompute], sums[factor], local_steps=steps))
+            if split:
+                self._tables.build_fastest(common, range(len(self._tables.kinds)), check=check)
+            rows[ways] = self._bounds(common, check)
+        return rows
+
+    def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, float]:
+        """Return for each common setting what no sharing in it can beat: looser than `bounds`, and cheap.
+
+        n domains work at the rates of the n fastest at best, and D units are joined by the links of the D that are
+        best joined. What hides of their sum is part of the work: T >= R eta + max(0, sum - R) / local steps, where
+        R is what the batch takes at those rates.
+        """
+        if not self.groups:
+            return {}
+        job, rates = self.problem.job, self._units.shapes.rates(self.members, check=check)
+        sums_s = self._least_sum_s(max(job.gradient_compression))
+        if len(self.units) > len(self.members):
+            sums_s = np.minimum.accumulate(sums_s)  # a unit may have several domains
+        sums_s, floors = sums_s[: len(self.members) - 1], {}
+        for common, rate in rates.items():
+            together = np.cumsum(np.sort(rate)[::-1])[1:]
+            is_able = together > 0
+            work_s, sum_s = job.global_batch / together[is_able], sums_s[is_able]
+            floors[common] = min(
+                float((work_s * eta(steps) + np.maximum(0.0, sum_s - work_s) / steps).min(initial=np.inf))
+                for steps in (job.local_steps if common.holds_outer else (1,))
+            )
+        return floors
+
+    def _least_sum_s(self, factor: float) -> Floats:
+        """Return what a sum of gradients between D = 2.. units takes at least."""
+        return least_of_any_s(self._gradient_bytes / factor, self._seconds_per_byte, self._least_latency)
+
+    @property
+    def commons(self) -> tuple[CommonConfig, ...]:
+        """What pipelines of a sharing may have in common."""
+        return self._units.shapes.commons
+
+    def bounds_of(self, common: CommonConfig, *, check: Check = unlimited) -> tuple[list[int], Floats]:
+        """Return the ways with this common setting and their bounds [ways, groups] (see `bounds`)."""
+        return self._ways_of[common], self._bounds(common, check)
+
+    def _bounds(self, common: CommonConfig, check: Check = unlimited) -> Floats:
+        """Return the bounds [ways, groups] of the ways with this common setting."""
+        table = self._tables.of(common, check)
+        work_s, rows = table.least_s(self.member), []
+        for way in (self.ways[number] for number in self._ways_of[common]):
+            sums_s = self._sums_s(way.gradient_compression)
+            rows.append(table.step_s(work_s, sums_s, local_steps=way.local_steps))
         return np.stack(rows)
+
+    @cached_property
+    def _ways_of(self) -> dict[CommonConfig, list[int]]:
+        """The numbers of ways by their common setting."""
+        numbers: dict[CommonConfig, list[int]] = {}
+        for number, (common, _, _) in enumerate(self.ways):
+            numbers.setdefault(common, []).append(number)
+        return numbers
+
+    def _sums_s(self, factor: float) -> Floats:
+        """Return what the sum of gradients between the units of each group takes at least [groups]."""
+        if factor not in self._sums:
+            self._sums[factor] = least_of_groups_s(
+                self._gradient_bytes / factor, self.member, self._seconds_per_byte, self._least_latency
+            )
+        return self._sums[factor]
+
+    def closer(self, way: int, group: int, *, check: Check = unlimited) -> tuple[list[int], Floats] | None:
+        """Build the shapes that the bound of a sharing is for, or all where the goal is not time alone.
+
+        Returns the ways that it concerns and their new bounds [ways, groups]; None where it was done before.
+        """
+        common = self.ways[way].common
+        if self._is_time:
+            is_new = self._build_best(way, group, check)
+        else:
+            is_new = self._tables.build_fastest(common, self._rows(group), check=check)
+        return (self._ways_of[common], self._bounds(common)) if is_new else None
+
+    @property
+    def _is_time(self) -> bool:
+        return self.problem.job.objective is Objective.TIME and self.problem.job.pins.data is None
+
+    def _build_best(self, way: int, group: int, check: Check = unlimited) -> bool:
+        common, factor, steps = self.ways[way]
+        member, sum_s = self.member[group : group + 1], self._sums_s(factor)[group : group + 1]
+        limit_s, hides_s = self._tables.of(common, check).best_of_groups(member, sum_s, local_steps=steps)
+        rows = dict.fromkeys(self._rows(group))
+        return np.isfinite(limit_s) and self._tables.build_best(
+            common, rows, limit_s=limit_s, hides_s=hides_s, check=check
+        )
+
+    def _rows(self, group: int) -> list[int]:
+        """Return the kind of each unit of a group."""
+        return [int(self._tables.kind[self._position[unit]]) for unit in self.groups[group]]
+
+    @cached_property
+    def _tables(self) -> ShapeTables:
+        return ShapeTables(self.problem, self._units, self.units)
+
+    def build_within(
+        self, way: int, group: int, *, limit_s: float, is_thorough: bool = True, check: Check = unlimited
+    ) -> TrainingPlan | None:
+        """Return the plan of a sharing, of the shapes that its bound is for; None where that is no better than a
+        limit.
+
+        If it `is_thorough` of all shapes, too, that a faster plan than this could use. Raises OutOfTime.
+        """
+        sharing = self.sharing(way, group)
+        if not self._is_time:
+            return self.build(sharing)
+        common, rows = sharing.way.common, self._rows(group)
+        while self._build_best(way, group, check):
+            if self._bound(way, group) >= limit_s:
+                return None
+        plan = self.build(sharing, all_shapes=False)
+        if plan is None and not is_thorough:  # the batch is too small for what those work through at once
+            return self.build(sharing)
+        while is_thorough:
+            taken_s = self.problem.model.reports([plan])[0].step_time_s if plan is not None else np.inf
+            if not np.isfinite(min(limit_s, taken_s)):
+                return self.build(sharing)
+            if not self._tables.build_near(common, rows, limit_s=min(limit_s, taken_s)):
+                break
+            plan = self.build(sharing, all_shapes=False)
+        return plan
+
+    def _bound(self, way: int, group: int) -> float:
+        common, factor, steps = self.ways[way]
+        table, sum_s = self._tables.of(common), self._sums_s(factor)[group : group + 1]
+        work_s = table.least_s(self.member[group : group + 1])
+        return float(table.step_s(work_s, sum_s, local_steps=steps)[0])
+
+    def _inners(self, unit: Unit, common: CommonConfig, *, all_shapes: bool) -> list[Inner]:
+        if all_shapes:
+            return self._units.inners(unit, common)
+        return self._tables.built(unit, int(self._tables.kind[self._position[unit]]), common)
 
     @cached_property
     def _seconds_per_byte(self) -> Floats:
         with np.errstate(divide="ignore"):
             return np.asarray(1 / self.between)
 
-    def _capacity(self, microbatch_size: int, recompute: Recompute) -> UnitCapacity:
-        key = (microbatch_size, recompute)
-        if key not in self._capacities:
-            shapes = [self._units.inners_of_kind(unit, microbatch_size, recompute) for unit in self.units]
-            kinds = [self._units.kind(unit) for unit in self.units]
-            self._capacities[key] = UnitCapacity.of(shapes, kinds, batch=self.problem.job.global_batch)
-        return self._capacities[key]
-
-    @cached_property
-    def free_bound_s(self) -> float:
+    def free_bound_s(self, *, enough_s: float | None = None, check: Check = unlimited) -> float:
         """Return a bound on the step time of any sharing of any of the units, whatever their number.
 
-        The D units that work fastest take part, over the links of the D that are best joined (see `bounds`).
+        Per common setting: the D units that work fastest take part, over the best joining D links (see `bounds`).
+        They are looked into by their floors; of those that `check` leaves no time for, the floors count. With
+        `enough_s` shapes are built for closer bounds, until that is reached.
         """
-        job = self.problem.job
-        size = self._gradient_bytes / max(job.gradient_compression)
-        sum_s = least_of_any_s(size, self._seconds_per_byte, self._least_latency)
-        best = np.inf
-        for microbatch_size, recompute in product(self.problem.microbatch_sizes, job.recompute):
-            table = self._capacity(microbatch_size, recompute)
-            work_s = table.least_of_any_s()
-            for steps in (1, *job.local_steps):
-                best = min(best, float(table.step_s(work_s, sum_s, local_steps=steps).min(initial=np.inf)))
-        return best
+        sum_s = self._least_sum_s(max(self.problem.job.gradient_compression))
+        commons = self.floors(check=check).items()
+        left = [(floor_s, number, common, False) for number, (common, floor_s) in enumerate(commons)]
+        heapq.heapify(left)
+        while left:
+            least_s, number, common, is_close = left[0]
+            if enough_s is not None and least_s >= enough_s:
+                return least_s
+            try:
+                if is_close and (enough_s is None or not self._build_best_of_any(common, sum_s, check)):
+                    return least_s
+                closer_s, _ = self._least_of_any(common, sum_s, check)
+            except OutOfTime:
+                return least_s
+            heapq.heapreplace(left, (max(least_s, closer_s), number, common, True))
+        return np.inf
+
+    def _least_of_any(self, common: CommonConfig, sum_s: Floats, check: Check) -> tuple[float, int]:
+        """Return the least step time of any units, and the local steps that it is for."""
+        table, ways = self._tables.of(common, check), self.problem.job.local_steps if common.holds_outer else (1,)
+        work_s = table.least_of_any_s()
+        return min((float(table.step_s(work_s, sum_s, local_steps=n).min(initial=np.inf)), n) for n in ways)
+
+    def _build_best_of_any(self, common: CommonConfig, sum_s: Floats, check: Check) -> bool:
+        _, steps = self._least_of_any(common, sum_s, check)
+        limit_s, hides_s, rows = self._tables.of(common).best_of_any(sum_s, local_steps=steps)
+        return np.isfinite(limit_s) and self._tables.build_best(
+            common, rows.tolist(), limit_s=limit_s, hides_s=hides_s, check=check
+        )
 
     def sharing(self, way: int, group: int) -> DataParallelPlan:
         """Return the sharing of one entry of `bounds`."""
-        return DataParallelPlan(self.groups[group], *self.ways[way])
+        return DataParallelPlan(self.groups[group], self.ways[way])
 
     def least_usd(self, group: int) -> float:
         """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
@@ -219,61 +373,41 @@ class ShardSpace:
         prices = [domains[i].price_usd_per_device_hour for unit in self.groups[group] for i in unit]
         return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
 
-    def build(self, sharing: DataParallelPlan) -> TrainingPlan | None:
-        """Return the plan whose units finish together, or None where one cannot hold the model or be reached."""
-        plan = self._shared(sharing)
-        if plan is None or plan.local_steps == 1:
-            return plan
-        # The shapes of units were chosen without the outer state.
-        stages = [zero for zero in self.problem.job.zero_stages if zero >= plan.zero_stage]
-        return self.problem.model.fastest_zero(plan, stages)
+    def build(self, sharing: DataParallelPlan, *, all_shapes: bool = True) -> TrainingPlan | None:
+        """Return the plan whose units finish together, or None where one cannot hold the model or be reached.
 
-    def _shared(self, sharing: DataParallelPlan) -> TrainingPlan | None:
-        """Return the plan as if DiLoCo's outer state took no memory.
+        Not of `all_shapes`: of those that `closer` has built.
 
         A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
         least total is found by asking for every amount hidden that could pay.
         """
-        size, recompute = sharing.microbatch_size, sharing.recompute
-        ways = [self._units.inners(unit, size, recompute) for unit in sharing.units]
+        ways = [self._inners(unit, sharing.way.common, all_shapes=all_shapes) for unit in sharing.units]
         if not all(ways):
             return None
         batch, copies = self.problem.job.global_batch, self.problem.job.pins.data
         if copies is not None:
-            fixed = _sharing_copies(ways, batch, copies)
+            fixed = sharing_copies(ways, batch, copies)
             if fixed is None:
                 return None
             ways = fixed
-        picked, fastest_s = _share(ways, batch)
-        plan = self._plan(sharing, picked)
+        plan = self._plan(sharing, share(ways, batch))
         if plan.num_samples != batch:  # a copy would be without a sample
             most = batch // len(ways)
             ways = [[inner for inner in unit if inner.plan.pipelines[0].replicas <= most] for unit in ways]
             if not all(ways):
                 return None
-            picked, fastest_s = _share(ways, batch)
-            plan = self._plan(sharing, picked)
+            plan = self._plan(sharing, share(ways, batch))
         across = self.problem.model.all_reduce(plan)
         wire_s = across.time_s if across is not None else 0.0
         if not np.isfinite(wire_s):
             return None
-        hidden = min(inner.hidden_s for inner, _ in picked)
-        exposed_s = max(0.0, wire_s - hidden)
-        levels = np.unique([inner.hidden_s for unit in ways for inner in unit if inner.hidden_s > hidden])
-        if not exposed_s or not len(levels):
-            return plan
-        # No level is worth asking for that all units cannot reach.
-        levels = levels[levels <= min(max(inner.hidden_s for inner in unit) for unit in ways)]
-        total_s = _least_s(ways, batch, levels) + np.maximum(0.0, wire_s - levels) / sharing.local_steps
-        if len(levels) and total_s.min() < fastest_s + exposed_s / sharing.local_steps:
-            level = levels[int(np.argmin(total_s))]
-            slow = [[inner for inner in unit if inner.hidden_s >= level] for unit in ways]
-            slower = self._plan(sharing, _share(slow, batch)[0])
-            plan = slower if slower.num_samples == batch else plan
-        return plan
+        best = self._plan(
+            sharing, share(best_shapes(ways, batch, wire_s=wire_s, local_steps=sharing.way.local_steps), batch)
+        )
+        return best if best.num_samples == batch else plan
 
     def _plan(self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]]) -> TrainingPlan:
-        pipelines = []
+        pipelines, common = [], sharing.way.common
         for inner, count in picked:
             pipeline = inner.plan.pipelines[0]
             stages = tuple(replace(stage, warmup=min(stage.warmup, count - 1)) for stage in pipeline.stages)
@@ -281,14 +415,20 @@ class ShardSpace:
         longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
         plan = TrainingPlan(
             pipelines=tuple(pipelines),
-            microbatch_size=sharing.microbatch_size,
+            microbatch_size=common.microbatch_size,
             schedule=longest.schedule,
-            recompute=sharing.recompute,
+            recompute=common.recompute,
             zero_stage=max(inner.plan.zero_stage for inner, _ in picked),
-            gradient_compression=sharing.gradient_compression,
-            local_steps=sharing.local_steps,
+            gradient_compression=sharing.way.gradient_compression,
+            local_steps=sharing.way.local_steps,
+            context_exchange=common.context_exchange,
+            expert_parallel=common.expert_parallel,
         )
-        return plan.with_samples(self.problem.job.global_batch)
+        plan = plan.with_samples(self.problem.job.global_batch)
+        # Of fewer microbatches fewer may be in flight than the shapes were chosen for: less is recomputed.
+        bare = without_recomputation(self.problem, plan)
+        least = fitting(self.problem, bare, (plan.zero_stage,)) if bare is not None else []
+        return least[0] if least else bare or plan
 
 
 def _cliques(near: Floats, members: Ints) -> Ints:
@@ -303,101 +443,3 @@ def _cliques(near: Floats, members: Ints) -> Ints:
         # Both ends of a slow link have the same slowest one: the next slowest decides.
         dropped.append(left.pop(int(np.lexsort(inside.T[::-1])[0])))
     return np.array(dropped[::-1], dtype=np.int64)
-
-
-def _least_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:
-    """Return for each level the time within which shapes that hide so much [s] work through the batch."""
-    fill, period, samples = _figures(ways)
-    hidden = np.zeros_like(fill)
-    for row, unit in enumerate(ways):
-        hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
-    # Units of a kind have like shapes and are worked out once.
-    rows, counts = np.unique(np.stack([fill, period, samples, hidden]), axis=1, return_counts=True)
-    fill, period, samples, hidden = rows
-    able = hidden >= levels[:, None, None]
-    low: Floats = np.zeros(len(levels))
-    once = np.where(able & (samples > 0), fill + period * batch / np.maximum(samples, 1e-300), np.inf)
-    high = once.min(axis=(1, 2), initial=np.inf)
-    while (high - low > 1e-4 * high).any():
-        middle = (low + high) / 2
-        most = np.floor((middle[:, None, None] - fill) / period + 1 + 1e-9)
-        taken = np.where(able & (most > 0), most * samples, 0.0)
-        enough = taken.max(axis=2) @ counts >= batch
-        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-    return np.asarray(high)
-
-
-def _figures(ways: list[list[Inner]]) -> tuple[Floats, Floats, Floats]:
-    """Return fill, period and samples of each unit's shapes [unit, shape]; what fills the rows does no work."""
-    fill, period, samples = (np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0))
-    for row, unit in enumerate(ways):
-        for column, inner in enumerate(unit):
-            fill[row, column], period[row, column] = inner.fill_s, inner.every_s
-            samples[row, column] = inner.samples
-    return fill, period, samples
-
-
-def _sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
-    """Return one shape a unit, `copies` of the model together, that work the batch off soonest; None: no such."""
-    fill, period, samples = _figures(ways)
-    replicas = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
-
-    def most(limit_s: float) -> tuple[float, tuple[int, ...]] | None:
-        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
-        taken = np.where(counts > 0, counts * samples, 0.0)
-        best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-        for row, unit in enumerate(replicas):
-            grown: dict[int, tuple[float, tuple[int, ...]]] = {}
-            for (used, (done, at)), (shape, more) in product(best.items(), enumerate(unit)):
-                item = (done + float(taken[row, shape]), (*at, shape))
-                if used + more <= copies and item[0] > grown.get(used + more, (-1.0, ()))[0]:
-                    grown[used + more] = item
-            best = grown
-        return best.get(copies)
-
-    low, high = 0.0, float(np.max(np.where(samples > 0, fill + period * batch, 0.0)))
-    picked = most(high)
-    if picked is None:
-        return None
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        reached = most(middle)
-        assert reached is not None, "shapes of so many copies together do not depend on the time"
-        if reached[0] >= batch:
-            high, picked = middle, reached
-        else:
-            low = middle
-    return [[unit[shape]] for unit, shape in zip(ways, picked[1], strict=True)]
-
-
-def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]], float]:
-    """Return per unit the shape and microbatches per copy that make the slowest unit fastest, and its time."""
-    fill, period, samples = _figures(ways)
-
-    def taken(limit_s: float) -> Floats:
-        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
-        return np.where(counts > 0, counts * samples, 0.0)
-
-    low = 0.0
-    high = float(np.min(fill + period * batch / np.maximum(samples, 1e-300)))
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        if taken(middle).max(axis=1).sum() >= batch:
-            high = middle
-        else:
-            low = middle
-    work, picked, excess = taken(high), [], -batch
-    for unit, row in zip(ways, work, strict=True):
-        # A unit too slow for one microbatch within the limit does one all the same.
-        best = np.argmax(row[: len(unit)]) if row.any() else np.argmin([inner.fill_s for inner in unit])
-        inner = unit[int(best)]
-        count = max(1, round(float(row.max()) / inner.samples))
-        picked.append((inner, count))
-        excess += count * inner.samples
-    # Rounding gave the units more than the batch: take whole microbatches back, largest first.
-    for index in sorted(range(len(picked)), key=lambda i: -picked[i][0].samples):
-        inner, count = picked[index]
-        back = min(count - 1, excess // inner.samples)
-        if back > 0:
-            picked[index], excess = (inner, count - back), excess - back * inner.samples
-    return picked, high

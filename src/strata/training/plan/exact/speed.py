@@ -11,12 +11,17 @@ from strata.training.plan.exact.problem import Problem
 
 
 def speeds(problem: Problem) -> Floats:
-    """Return how many samples per second each domain could work through with all its devices busy."""
+    """Return how many samples per second each domain could work through with all its devices busy.
+
+    In common settings, where there are any: the others take a second to time, and order domains alike.
+    """
     kinds = problem.representatives
     each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
     of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
     best = np.zeros(len(problem.fleet.domains))
-    for config in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.configs}.values():
-        slots = np.array([problem.slots(problem.fleet.domains[i], config.tensor_parallel) for i in kinds])[of_kind]
+    works = {config.work: config for config in problem.configs if problem.is_common(config)}
+    for config in (works or {config.work: config for config in problem.configs}).values():
+        ranks = config.tensor_parallel, config.context_parallel
+        slots = np.array([problem.slots(problem.fleet.domains[i], *ranks) for i in kinds])[of_kind]
         best = np.maximum(best, slots * config.microbatch_size / problem.compute_cost(config).work_s)
     return best

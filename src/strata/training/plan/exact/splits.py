@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats, Ints
+from strata.clock import Check, unlimited
 
 EXACT: Final = 1 + 1e-12
 """What is equal but for rounding counts as equal."""
@@ -94,11 +95,15 @@ class Splits:
             first = last
         return tuple(counts)
 
-    def within(self, limit_s: float) -> Iterator[tuple[int, ...]]:
-        """Yield every split whose own bound is at most `limit_s`: no step of any other one is faster than that."""
+    def within(self, limit_s: float, *, check: Check = unlimited) -> Iterator[tuple[int, ...]]:
+        """Yield every split whose own bound is at most `limit_s`: no step of any other one is faster than that.
+
+        Of deep pipelines there may be none for long: what `check` raises ends it.
+        """
         stages = len(self.times)
         partial = [(np.zeros((1, 1), dtype=np.int64), np.empty((1, 0)))]
         while partial:
+            check()
             cuts, times = partial.pop()
             if cuts.shape[1] > stages:
                 yield from map(tuple, np.diff(cuts).tolist())
@@ -151,14 +156,19 @@ class Splits:
         """Return the bound [N] of these stages: all microbatches at one's pace [N, 1], but for round trips."""
         rows, depth = np.arange(len(times))[:, None], np.asarray(self.warmup)
         after = np.cumsum(times, axis=1) + np.concatenate([[0.0], np.cumsum(self.hops_s)])[: times.shape[1]]
-        before, own = after - times, times[rows, pace]
+        before = after - times
+
+        def of(values: Floats, stage: Ints) -> Floats:  # like stages for all rows: several times as fast as pairs
+            return values.take(stage, axis=1) if stage.ndim == 1 else values[rows, stage]
+
+        own = of(times, pace)
         top, bottom = np.minimum(first, pace), np.maximum(last, pace)
         is_inside = (top == first) & (bottom == last)
         in_flight = depth[first] - depth[last] + 1
         left = self.microbatches - 1 - np.where(is_inside, depth[last], depth[top] + 1)
         rounds = np.maximum(0, left // in_flight)
-        waited = rounds * (after[:, last] - before[:, first] - own * in_flight)
-        there = after[rows, bottom] - before[rows, top] - own * (depth[top] - depth[bottom] + 1)
+        waited = rounds * (of(after, last) - of(before, first) - own * in_flight)
+        there = of(after, bottom) - of(before, top) - own * (depth[top] - depth[bottom] + 1)
         waited += np.where(is_inside | (left < 0), 0.0, there)
-        alone = before[rows, pace] + self.microbatches * own
+        alone = of(before, pace) + self.microbatches * own
         return np.asarray(alone[:, 0] + waited.max(axis=1, initial=0.0))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,14 +11,11 @@ import numpy as np
 from strata.arrays import Floats
 from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
-from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import ParallelConfig, Problem
-from strata.workload.job import Recompute, Schedule
+from strata.training.plan.exact.chain import PACED, build_chain
+from strata.training.plan.exact.problem import CommonConfig, ParallelConfig, Problem
+from strata.training.plan.exact.shapes import Shapes, Unit
+from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
-
-Unit = tuple[int, ...]
-"""Positions of the domains in the fleet, in pipeline order."""
 
 FASTEST: Final = 24
 """Inner shapes of a unit that are considered: those that could work through most samples per second."""
@@ -36,6 +32,8 @@ class Inner:
     path_s: float
     pace_s: float
     after_s: float
+    closing_s: float
+    """Of what is after, this starts when all units are done: updates, and what ZeRO gathers then."""
     every_s: float
     """Time between microbatches in steady state, waits for the links of a chain included: at least the period."""
     hidden_s: float
@@ -50,8 +48,8 @@ class Inner:
 
     @property
     def fill_s(self) -> float:
-        """Time of the first microbatch, and of what follows the last."""
-        return self.path_s + self.after_s
+        """Time of the first microbatch, and of what follows the last before the closing."""
+        return self.path_s + self.after_s - self.closing_s
 
     def least_s(self, microbatches: int) -> float:
         """Return a bound on the time of so many microbatches per copy."""
@@ -67,29 +65,57 @@ class Inner:
         return np.asarray(np.maximum(0.0, most) * self.samples)
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Shapes of one unit, their layers split: as `ShapeBounds`, closer."""
+
+    inners: Sequence[Inner]
+
+    @property
+    def hidden_s(self) -> Floats:
+        """What each hides [shapes]."""
+        return np.array([inner.hidden_s for inner in self.inners])
+
+    @property
+    def first_s(self) -> Floats:
+        """The least time of one microbatch [shapes]."""
+        return np.array([inner.least_s(1) for inner in self.inners])
+
+    @property
+    def rate(self) -> float:
+        """Samples a second in the best of them."""
+        return max((inner.samples / inner.period_s for inner in self.inners), default=0.0)
+
+    def most_samples(self, limits_s: Floats) -> Floats:
+        """Return a bound on the samples within each time limit [shapes, limits]."""
+        most = [inner.most_samples(limits_s) for inner in self.inners]
+        return np.stack(most) if most else np.empty((0, len(limits_s)))
+
+
 class Units:
-    """The inner shapes of every unit, built once per (unit, microbatch, recompute)."""
+    """The inner shapes of every unit, built once for each `CommonConfig`."""
 
     def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
         """Consider the `fastest` shapes of a unit that fit."""
-        self.problem, self.fastest = problem, fastest
-        self._inners: dict[tuple[Unit, int, Recompute], list[Inner]] = {}
-        self._like: dict[tuple[object, int, Recompute], list[Inner]] = {}
+        self.problem, self.fastest, self.shapes = problem, fastest, Shapes(problem)
+        self._inners: dict[tuple[Unit, CommonConfig], list[Inner]] = {}
+        self._like: dict[tuple[object, CommonConfig], list[Inner]] = {}
+        self._of_setting: dict[tuple[object, ParallelConfig], list[Inner]] = {}
 
-    def inners(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Inner]:
+    def inners(self, unit: Unit, common: CommonConfig) -> list[Inner]:
         """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
-        key = (unit, microbatch_size, recompute)
+        key = (unit, common)
         if key not in self._inners:
-            like = self.inners_of_kind(unit, microbatch_size, recompute)
+            like = self.inners_of_kind(unit, common)
             name = self.problem.fleet.domains[unit[0]].name
-            self._inners[key] = like if len(unit) > 1 else [_moved(inner, name) for inner in like]
+            self._inners[key] = like if len(unit) > 1 else [moved(inner, name) for inner in like]
         return self._inners[key]
 
-    def inners_of_kind(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Inner]:
+    def inners_of_kind(self, unit: Unit, common: CommonConfig) -> list[Inner]:
         """Return `inners` with the name of another unit of its kind, perhaps: their times are the same."""
-        kind = (self.kind(unit), microbatch_size, recompute)
+        kind = (self.kind(unit), common)
         if kind not in self._like:
-            self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
+            self._like[kind] = list(self._ways(unit, common))
         return self._like[kind]
 
     def kind(self, unit: Unit) -> object:
@@ -99,68 +125,25 @@ class Units:
         domain = self.problem.fleet.domains[unit[0]]
         return replace(domain, name="", region="", price_usd_per_device_hour=None)
 
-    def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Inner]:
-        num_fitting, batch = 0, self.problem.job.global_batch
-        for config in self._shapes(unit, microbatch_size, recompute):
-            plans = [
-                p
-                for p in build_chain(self.problem, config, unit, microbatches=batch)
-                # All units follow one schedule, whose bounds are those of whole stages.
-                if isinstance(p, TrainingPlan) and p.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-            ]
-            yield from (self._timed(plan) for plan in plans)
-            num_fitting += bool(plans)
+    def _ways(self, unit: Unit, common: CommonConfig) -> Iterator[Inner]:
+        num_fitting = 0
+        for config in self.shapes.fastest_first(unit, common):
+            inners = self.of_setting(unit, config)
+            yield from inners
+            num_fitting += bool(inners)
             if num_fitting == self.fastest:
                 return
 
-    @cached_property
-    def _configs(self) -> dict[tuple[int, Recompute], list[ParallelConfig]]:
-        """Every shape at every microbatch that a copy of it could have."""
-        shapes = dict.fromkeys(replace(config, microbatch_size=1) for config in self.problem.configs)
-        return {
-            (size, recompute): [
-                replace(shape, microbatch_size=size)
-                for shape in shapes
-                if shape.recompute is recompute and size * shape.data_parallel <= self.problem.job.global_batch
-            ]
-            for size in self.problem.microbatch_sizes
-            for recompute in self.problem.job.recompute
-        }
-
-    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[ParallelConfig]:
-        """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
-        problem, space, depth = self.problem, ChainSpace(self.problem, unit), self.problem.job.pins.pipeline
-        candidates: dict[tuple[int, int], tuple[float, int, ParallelConfig]] = {}
-        for config in self._configs.get((microbatch_size, recompute), ()):
-            shape = (config.tensor_parallel, config.data_parallel)
-            if shape in candidates:
-                continue
-            stages = [problem.stages(domain, config) for domain in space.domains]
-            whole = all(
-                count == problem.slots(domain, config.tensor_parallel) // config.data_parallel
-                for count, domain in zip(stages, space.domains, strict=True)
-            )
-            total = sum(stages)
-            wanted = whole if depth is None else total == depth
-            if not wanted or 0 in stages or total > len(problem.job.layers):
-                continue
-            candidates[shape] = (self._pace(space, config, stages) / config.data_parallel, total, config)
-        for _, total, config in sorted(candidates.values(), key=lambda item: item[0]):
-            if space.may_fit(config, np.array([total]))[0]:
-                yield config
-
-    def _pace(self, space: ChainSpace, config: ParallelConfig, stages: list[int]) -> float:
-        """Return about how long a microbatch takes in steady state: whole layers, on average speed."""
-        throughput = []
-        for domain, count in zip(space.domains, stages, strict=True):
-            ranks = self.problem.ranks(domain, config)
-            layers = self.problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
-            if layers is None:
-                return np.inf
-            throughput.append(count / float(layers.work[-1]))
-        whole = len(self.problem.job.layers)
-        uneven = -(-whole // sum(stages)) * sum(stages) / whole
-        return uneven / sum(throughput)
+    def of_setting(self, unit: Unit, config: ParallelConfig) -> list[Inner]:
+        """Return the ways to run a unit of this kind in one setting, none where it cannot hold the model."""
+        key = (self.kind(unit), config)
+        if key not in self._of_setting:
+            # All units follow one schedule, whose bounds are those of whole stages.
+            whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in PACED)
+            batch = self.problem.job.global_batch
+            built = build_chain(self.problem, config, unit, microbatches=batch, schedules=whole)
+            self._of_setting[key] = [self._timed(plan) for plan in built if isinstance(plan, TrainingPlan)]
+        return self._of_setting[key]
 
     def _timed(self, plan: TrainingPlan) -> Inner:
         model, pipeline = self.problem.model, plan.pipelines[0]
@@ -181,6 +164,7 @@ class Units:
             every_s=every_s,
             pace_s=max(*times.forward_s, *times.backward_s, *messages),
             after_s=times.closing_s + times.sync_s,
+            closing_s=times.closing_s,
             hidden_s=min(times.backward_s),
             stages_s=_unexceeded(before, work),
         )
@@ -195,7 +179,7 @@ def _unexceeded(before: Floats, work: Floats) -> tuple[tuple[float, float], ...]
     return tuple(kept)
 
 
-def _moved(inner: Inner, domain: str) -> Inner:
+def moved(inner: Inner, domain: str) -> Inner:
     """Return the same shape in another domain of the same kind."""
     pipeline = inner.plan.pipelines[0]
     stages = tuple(replace(stage, domain=domain) for stage in pipeline.stages)

@@ -7,27 +7,29 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
-from strata.clock import Clock
-from strata.simulate.screening import any_split_bound_s
+from strata.clock import Check, Clock, unlimited
+from strata.errors import OutOfTime
 from strata.training.plan.exact.alone import best_alone, first_plan
-from strata.training.plan.exact.chain import CHUNKS, least_path_share
+from strata.training.plan.exact.floors import ChainFloors
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import TOLERANCE, Search, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales, score
-from strata.workload.job import Schedule
+from strata.workload.job import Objective
 
 SHARED: Final = 128
 """Domains that a batch is shared between at most."""
 
+SHARED_SHARE: Final = 0.6
 ALONE_SHARE: Final = 0.25
-"""Of the time that is left, for domains alone: the pools hold the fastest of them once more."""
+"""Of the time that is left, for sharings; then for domains alone: the pools hold the fastest of them once more."""
 
 MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
@@ -39,13 +41,22 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
     A plan in one domain comes first, so that there is one within a second whatever the fleet's size; then the
     bound, so that a search that is stopped has it; what takes longer then starts only while there is time.
     """
-    result, least = first_plan(problem, scales, clock=clock), -np.inf
+    result, least = first_plan(problem, scales, first_pools(problem), clock=clock, deadline=deadline), -np.inf
+
+    def check() -> None:
+        if clock() > deadline:
+            raise OutOfTime("the bound")
+
     try:
         if not result.interrupted and clock() <= deadline:
             members = tuple(range(len(problem.fleet.domains)))
             shards = ShardSpace(problem, members)
-            least = bound(problem, scales, shards)
-            least = _join(problem, scales, shards, result, least, clock=clock, deadline=deadline, rank=rank)
+            least = bound(problem, scales, shards, is_close=False, check=check)
+            least = _join(
+                problem, scales, shards, result, least, clock=clock, deadline=deadline, rank=rank, check=check
+            )
+    except OutOfTime:  # before any plan was bounded: nothing is proved
+        result.stopped = True
     except KeyboardInterrupt:
         if not result.by_set:
             raise
@@ -57,7 +68,7 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
 
 def _join(
     problem: Problem, scales: Scales, shards: ShardSpace, result: SearchResult, least: float,
-    *, clock: Clock, deadline: float, rank: int,
+    *, clock: Clock, deadline: float, rank: int, check: Check,
 ) -> float:  # fmt: skip
     """Add to `result` the best sharing, domain and plan of each pool, until none can be better or time is out.
 
@@ -68,14 +79,26 @@ def _join(
         result.stopped |= clock() > deadline
         return result.stopped or result.best_score * (1 - TOLERANCE) <= least
 
+    def closer(alone: float = -np.inf) -> float:
+        """Bound all plans by built shapes, as far as there is time."""
+        enough_s = result.best_score if problem.job.objective is Objective.TIME else None
+        with suppress(OutOfTime):  # the bound that there is holds
+            return bound(problem, scales, shards, alone=alone, enough_s=enough_s, check=check)
+        return -np.inf
+
     if not is_over():
         near = shards if len(shards.members) <= SHARED else ShardSpace(problem, tuple(_most_worth(problem)))
-        shared = Search(problem, scales, (), clock=clock, deadline=deadline, shards=near)
-        result.merge(shared.run(so_far=result, keeps_best=True))
+        until = clock() + SHARED_SHARE * (deadline - clock())
+        shared = Search(problem, scales, (), clock=clock, deadline=until, shards=near).run(
+            so_far=result, keeps_best=True
+        )
+        shared.stopped = shared.interrupted  # what is not proved of them, the bound over all says
+        result.merge(shared)
+        least = max(least, closer())
     if not is_over():
         until = clock() + ALONE_SHARE * (deadline - clock())
         alone = best_alone(problem, scales, clock=clock, deadline=until, so_far=result)
-        least = max(least, bound(problem, scales, shards, alone=alone.bound))
+        least = max(least, closer(alone.bound))
         alone.stopped = alone.interrupted  # what is not proved of them, their bound says
         result.merge(alone)
     queue, tried = first_pools(problem), set[frozenset[int]]()
@@ -129,91 +152,24 @@ def _around_best(problem: Problem, result: SearchResult) -> list[frozenset[int]]
     return pools
 
 
-def bound(problem: Problem, scales: Scales, shards: ShardSpace, *, alone: float = -np.inf) -> float:
+def bound(
+    problem: Problem, scales: Scales, shards: ShardSpace,
+    *, alone: float = -np.inf, is_close: bool = True, enough_s: float | None = None, check: Check = unlimited,
+) -> float:  # fmt: skip
     """Return a score no plan on the fleet can beat (utilisation 1, money of the devices while they compute).
 
-    `alone` is the score that no plan in one domain can beat, -inf where none is known.
+    `alone` is the score that no plan in one domain can beat, -inf where none is known. Not `is_close`: sharings
+    have their floors, which take a tenth of the time. `enough_s`: see `ShardSpace.free_bound_s`.
     """
+    floors, configs = ChainFloors(problem, range(len(problem.fleet.domains))), problem.configs
     is_known = alone > -np.inf
-    step_s = min(_chain_bound(problem, fewest=2 if is_known else 1), shards.free_bound_s)
-    joined = float(score(problem.job, scales, step_s, 1.0, _least_usd(problem))) if step_s < np.inf else np.inf
+    chains_s = floors.step_s(configs, check=check)[:, 1 if is_known else 0 :].min(initial=np.inf)
+    if is_close:
+        shared_s = shards.free_bound_s(enough_s=enough_s, check=check)
+    else:
+        shared_s = min(shards.floors(check=check).values(), default=np.inf)
+    step_s = min(float(chains_s), shared_s)
+    if not np.isfinite(step_s):
+        return alone if is_known else np.inf
+    joined = float(score(problem.job, scales, step_s, 1.0, floors.usd(configs, check=check).min()))
     return min(joined, alone) if is_known else joined
-
-
-def _least_usd(problem: Problem) -> float:
-    """Return what the whole batch costs on the devices that do it for the least, none of them ever waiting."""
-    domains = problem.fleet.domains
-    if any(d.price_usd_per_device_hour is None for d in domains):
-        return 0.0
-    least = np.inf
-    for config in problem.configs:
-        usd = np.array([(d.price_usd_per_device_hour or 0.0) * problem.ranks(d, config) for d in domains])
-        work_s = problem.compute_cost(config).work_s
-        once = (usd[np.isfinite(work_s)] * work_s[np.isfinite(work_s)]).min(initial=np.inf) / 3600
-        least = min(least, once * problem.job.global_batch / config.microbatch_size)
-    return float(least) if np.isfinite(least) else 0.0
-
-
-def _chain_bound(problem: Problem, *, fewest: int) -> float:
-    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains.
-
-    `fewest` is 2 where plans in one domain have a better bound, else 1.
-    """
-    domains, layers = problem.fleet.domains, len(problem.job.layers)
-    wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.configs}}
-    chunked = Schedule.INTERLEAVED in problem.job.schedules
-    best = np.inf
-    for config in problem.configs:
-        stages = np.array([problem.stages(domain, config) for domain in domains])
-        work_s = problem.compute_cost(config).work_s
-        use = (stages > 0) & np.isfinite(work_s)
-        if not use.any():
-            continue
-        slow_sum, latency, slowest = wires[config.microbatch_size]
-        count, least = problem.microbatches(config), float(work_s[use].min())
-        load = config.data_parallel * problem.message_bytes(config.microbatch_size)
-        total = np.minimum(np.cumsum(np.sort(stages[use])[::-1]), layers)
-        compute = least / (-np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else np.ones(len(total)))
-        if chunked:
-            compute[0] = min(compute[0], any_split_bound_s(least, total[0], count, pieces=CHUNKS))
-        if Schedule.ZERO_BUBBLE in problem.job.schedules:
-            compute = np.minimum(compute, any_split_bound_s(least, total, count, pieces=np.inf))
-        joined = slice(len(total))
-        network = least * least_path_share(problem.job) + load * slow_sum[joined] + latency[joined]
-        if count > 1:
-            network = network + (count - 1) * load * slowest[joined]
-        best = min(best, float(np.maximum(compute, network)[fewest - 1 :].min(initial=np.inf)))
-    return best
-
-
-def _least_wires(problem: Problem, microbatch_size: int) -> tuple[Floats, Floats, Floats]:
-    """Return for m = 1..K the least Σ 1/B, Σ latency and slowest link that could connect m domains."""
-    costs = problem.pair_costs(microbatch_size)
-    upper = np.triu_indices(len(problem.fleet.domains), 1)
-    slow_sum, latency = (
-        np.concatenate([[0.0], np.cumsum(np.sort(matrix[upper]))])
-        for matrix in (costs.slowness_sum, costs.latency_sum)
-    )
-    return slow_sum, latency, _least_slowest(costs.slowness)
-
-
-def _least_slowest(slowness: Floats) -> Floats:
-    """Return for m = 1..K the least possible slowest link that connects some m domains (Kruskal)."""
-    count = len(slowness)
-    parent, size = list(range(count)), [1] * count
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            node = parent[node]
-        return node
-
-    least = np.full(count, np.inf)
-    least[0] = 0.0
-    pairs = sorted((slowness[i, j], i, j) for i in range(count) for j in range(i) if np.isfinite(slowness[i, j]))
-    for value, i, j in pairs:
-        a, b = root(i), root(j)
-        if a != b:
-            parent[a] = b
-            size[b] += size[a]
-            least[: size[b]] = np.minimum(least[: size[b]], value)
-    return least

@@ -6,14 +6,14 @@ A branch is a configuration on a set of domains (a pipeline), or a way to share 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
-from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain import PACED, build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, ParallelConfig, Problem
 from strata.training.plan.exact.routes import best_path
@@ -22,7 +22,7 @@ from strata.training.plan.exact.some_chains import SomeChains
 from strata.training.plan.exact.wide import first_pools
 from strata.training.plan.shortlist.pipelines import ChainEstimates, Screened
 from strata.training.plan.shortlist.sharings import DataParallelEstimates
-from strata.workload.job import Schedule
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
 POOLS: Final = 2
@@ -36,7 +36,9 @@ PROMISING: Final = 6000
 LEANINGS: Final = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 1], [2, 1, 0], [1, 0, 1], [0, 2, 1]], dtype=float)
 """Weights of log time, log idleness and log money."""
 
-SCHEDULES: Final = (Schedule.LATENCY_AWARE, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+SCHEDULES: Final = (
+    Schedule.LATENCY_AWARE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.ONE_F_ONE_B, Schedule.GPIPE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Builder:
     """The branches of a problem, and the plans of each."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem = problem = problem.undivided
+        # Estimates are of stages that recompute all layers or none; what is built recomputes as many as it must.
+        self.built = replace(problem, is_even=False) if problem.is_even else problem
         count = len(problem.fleet.domains)
         members = tuple(range(count))
         self.chains: ChainSpace = (
@@ -69,7 +73,8 @@ class Builder:
         )
         self.shards = ShardSpace(problem, members)
         # The fastest schedule first: where it fits, no other is built.
-        self.schedules = tuple(sorted(problem.job.schedules, key=SCHEDULES.index))
+        order = sorted(problem.job.schedules, key=SCHEDULES.index)
+        self.schedules = [tuple(s for s in order if (s in PACED) is is_paced) for is_paced in (False, True)]
 
     @property
     def count(self) -> int:
@@ -124,17 +129,29 @@ class Builder:
         """Return the plans of one branch: a pipeline by the fastest and the cheapest route, both ways round."""
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number < 0:
-            plan = self.shards.build(self.shards.sharing(*divmod(item, len(self.shards.groups))))
+            sharing = self.shards.sharing(*divmod(item, len(self.shards.groups)))
+            common = replace(sharing.way.common, recompute=self._mode(sharing.way.common.recompute))
+            plan = self._built_shards.build(replace(sharing, way=sharing.way._replace(common=common)))
             return [] if plan is None else [plan]
         return list(self._chain_plans(self.problem.configs[number], int(self.chains.masks[item])))
 
+    @cached_property
+    def _built_shards(self) -> ShardSpace:
+        return ShardSpace(self.built, self.shards.members)
+
+    def _mode(self, recompute: Recompute) -> Recompute:
+        return recompute if recompute in self.built.modes else Recompute.NONE
+
     def _chain_plans(self, config: ParallelConfig, mask: int) -> Iterator[TrainingPlan]:
+        config = replace(config, recompute=self._mode(config.recompute))
         picked = tuple(i for i in range(len(self.chains.members)) if mask >> i & 1)
         for order in self._orders(config, picked):
-            for plan in build_chain(self.problem, config, order, schedules=self.schedules):
-                if isinstance(plan, TrainingPlan):
-                    yield plan
-                    break
+            # Which of these is faster depends on latency and bubble: the first that fits of either.
+            for schedules in self.schedules:
+                for plan in build_chain(self.built, config, order, schedules=schedules):
+                    if isinstance(plan, TrainingPlan):
+                        yield plan
+                        break
 
     def _orders(self, config: ParallelConfig, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
         if len(picked) == 1:

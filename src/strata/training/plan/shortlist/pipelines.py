@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.simulate.memory import FIXED_BYTES, gathered_inputs, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.workload.job import Recompute
@@ -231,6 +231,8 @@ class ChainEstimates:
         whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
         kept = size * np.where(self.full[row], input_only, whole)
         again = np.where(self.full[row], size * whole, 0.0)
+        gathered = layers.boundary_bytes[like.position] * gathered_inputs(job)
+        again = again + gathered * size * (self.ranks[row, at] - 1)
         room = self.limit[at] - FIXED_BYTES - again
         # The k-th stage from the end holds k microbatches: the mean of 1 / (state + k kept) over the stages.
         sent = total * np.maximum(kept, 1e-9)

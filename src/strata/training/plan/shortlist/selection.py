@@ -68,7 +68,8 @@ def shortlist(problem: Problem, *, most: int = 256) -> list[Evaluated]:
 
 class _Choice:
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.builder = problem, Builder(problem)
+        self.builder = Builder(problem)
+        self.problem = self.builder.problem
         self.branches = self.builder.branches
         self.alive = self.branches.likely.copy()
         self.built = np.zeros(len(self.branches.item), dtype=bool)

@@ -14,13 +14,12 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.problem import CommonConfig, ParallelConfig, Problem
+from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.shards import ShardSpace
-from strata.training.plan.exact.unit import Unit
 from strata.training.plan.shortlist.pipelines import ChainEstimates, PipelineThroughput
-from strata.workload.job import Recompute
 
-Key = tuple[int, Recompute]
+Key = CommonConfig
 
 SHAPES: Final = 24
 """Shapes of a unit that are tabulated for each microbatch and recomputation: the fastest."""
@@ -45,10 +44,10 @@ class DataParallelEstimates:
         if not len(self.member) or not self.shards.ways:
             return np.empty((3, 0)), *np.empty((2, 0), dtype=np.int64)
         wire_s, sent_usd = self._wires
-        work = {key: self._work_s(key) for key in {way[:2] for way in self.shards.ways}}
+        work = {key: self._work_s(key) for key in {way.common for way in self.shards.ways}}
         step_s, usd = [], []
-        for size, recompute, factor, steps in self.shards.ways:
-            work_s, hidden_s = work[size, recompute]
+        for common, factor, steps in self.shards.ways:
+            work_s, hidden_s = work[common]
             step_s.append(work_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
             usd.append(sent_usd / (factor * steps))
         times, sent = np.stack(step_s), np.stack(usd)
@@ -143,10 +142,10 @@ class DataParallelEstimates:
     def _shapes(self) -> dict[Key, Floats]:
         """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
         units, configs = self.shards.units, self.problem.configs
-        tables = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
+        tables = {key: np.zeros((4, len(units), SHAPES)) for key in {way.common for way in self.shards.ways}}
         for table in tables.values():
             table[2] = 1.0
-        key_of = [(s.microbatch_size, s.recompute) for s in configs]
+        key_of = [config.common for config in configs]
         numbered: dict[ParallelConfig, int] = {}
         shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in configs])
         for row, unit in enumerate(units):
@@ -158,7 +157,8 @@ class DataParallelEstimates:
             figures = self._figures(rows_of_unit, unit)
             rate = figures[0] / figures[2]
             for key in tables:
-                of_key = np.tile([key_of[k] == key for k in rows_of_unit], len(rate) // len(rows_of_unit))
+                alike = replace(key, holds_outer=False)  # room for that state is seen when a sharing is built
+                of_key = np.tile([key_of[k] == alike for k in rows_of_unit], len(rate) // len(rows_of_unit))
                 best = np.flatnonzero(of_key & (rate > 0))
                 best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
                 tables[key][:, row, : len(best)] = figures[:, best]

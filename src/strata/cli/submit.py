@@ -1,0 +1,209 @@
+"""`strata submit`, `jobs`, `job`, `logs`, `cancel`, `drain`: what users do with a scheduler that runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from strata.cli.output import emit, output_option, show
+from strata.cli.parameters import PATH
+from strata.tables import Shown, rows
+
+if TYPE_CHECKING:
+    from strata.control.client import Client
+
+_DECIDED_S: Final = 30.0
+_ASK_S: Final = 0.2
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _server_option(command: Command) -> Command:
+    return click.option(
+        "--server", envvar="STRATA_SERVER", default="http://127.0.0.1:8470", help="Address of `strata up`."
+    )(click.option("--token-file", type=click.Path(), help="File with its token; or STRATA_TOKEN.")(command))
+
+
+def _client(server: str, token_file: str | None) -> Client:
+    from strata.cli.tokens import read_token
+    from strata.control.client import Client
+
+    return Client(server.rstrip("/"), read_token(token_file) or os.environ.get("STRATA_TOKEN", ""))
+
+
+@click.command()
+@click.argument("job", type=PATH)
+@click.option("--strict", is_flag=True, help="Refuse a job that could not run if every device were free.")
+@_server_option
+@output_option
+def submit(job: Path, strict: bool, server: str, token_file: str | None, output: str) -> None:
+    """Hand a training JOB with a `run:` section to the scheduler; once this returns it is not lost.
+
+    \b
+    strata submit job.yaml
+    strata job NAME --why
+
+    Says where it goes and why. A job that nobody can hold waits for another fleet, with what would help; --strict
+    refuses it.
+    """
+    from strata.control.jobfile import read_job
+
+    client = _client(server, token_file)
+    _, piece = read_job(job)
+    name = client.submit(piece, is_strict=strict)
+    decision = _first_decision(client, name)
+    is_placed = decision is not None and decision["choice"] is not None
+    refusals = [] if decision is None or is_placed else client.prospects(name)
+    emit({"name": name, "decision": decision, "refusals": refusals}, output, _submitted(name, decision, refusals))
+
+
+def _first_decision(client: Client, name: str) -> dict[str, Any] | None:
+    """Return what was decided about a new job; None where that takes long."""
+    deadline = time.monotonic() + _DECIDED_S
+    while time.monotonic() < deadline:
+        decisions: list[dict[str, Any]] = client.job(name)["decisions"]
+        if decisions:
+            return decisions[0]
+        time.sleep(_ASK_S)
+    return None
+
+
+def _submitted(name: str, decision: dict[str, Any] | None, refusals: list[dict[str, Any]]) -> Shown:
+    if decision is None:
+        yield f"{name} is submitted; where it goes and why: strata job {name} --why"
+        return
+    yield f"{name} is submitted"
+    if refusals:
+        yield "queued until the fleet is another one:"
+        yield from (f"  {reason['text']}" for reason in refusals)
+        return
+    yield from _decision_shown(decision)
+
+
+@click.command()
+@_server_option
+@output_option
+def jobs(server: str, token_file: str | None, output: str) -> None:
+    """List the jobs of the scheduler, as they were submitted."""
+    data = _client(server, token_file).jobs()
+    emit(data, output, _jobs_table(data))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--why", is_flag=True, help="Show every decision about it, and what else there was.")
+@click.option("--watch", is_flag=True, help="Show it again whenever it changes, until it is over.")
+@_server_option
+@output_option
+def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, output: str) -> None:
+    """Show one job: where it runs, its attempts, and with --why the decisions behind them."""
+    client = _client(server, token_file)
+    data = client.job(name)
+    if watch:
+        from strata.control.state import JobPhase
+
+        line = ""
+        for every in client.events():
+            state = next(item for item in every if item["name"] == name)
+            if (text := _line(state)) != line:
+                line = text
+                show([line])
+            if JobPhase(state["phase"]).is_final:
+                return
+    emit(data, output, _job_shown(data, why=why))
+
+
+@click.command()
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt is over.")
+@_server_option
+def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
+    """Print what the ranks of a job's newest attempt wrote."""
+    for line in _client(server, token_file).logs(name, follow=follow):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("name")
+@_server_option
+def cancel(name: str, server: str, token_file: str | None) -> None:
+    """End a job: it is asked to save, then killed after its grace."""
+    _client(server, token_file).cancel(name)
+
+
+@click.command()
+@click.argument("domain")
+@click.option("--undo", is_flag=True, help="Let work go there again.")
+@_server_option
+def drain(domain: str, undo: bool, server: str, token_file: str | None) -> None:
+    """Start nothing new in a DOMAIN and move away what runs there."""
+    _client(server, token_file).drain(domain, is_drained=not undo)
+
+
+def _jobs_table(data: list[dict[str, Any]]) -> Shown:
+    if not data:
+        yield "no jobs; strata submit JOB"
+        return
+    yield rows(
+        ("job", "phase", "steps", "a step", "on", "attempts"),
+        (
+            (
+                item["name"], item["phase"], _steps(item), _step_time(item), ", ".join(item["domains"]),
+                str(item.get("attempts_made", 0)),
+            )
+            for item in data
+        ),
+        right=(2, 3, 5),
+    )  # fmt: skip
+
+
+def _line(item: dict[str, Any]) -> str:
+    where = f" on {', '.join(item['domains'])}" if item["domains"] else ""
+    stopping = ", saving to move" if item.get("is_stopping") else ""
+    return (
+        f"{item['name']}: {item['phase']}{where}, step {_steps(item)}, {_step_time(item) or '-'} a step{stopping}"
+    )
+
+
+def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
+    yield _line(data)
+    for attempt in data["attempts"]:
+        ended = f"; left because: {attempt['reason']}" if attempt["reason"] else ""
+        steps = f"steps {attempt['from_step']} to {attempt['step']}"
+        yield f"  attempt {attempt['number']}: {attempt['plan_name']}, {steps}{ended}"
+        for name, part in attempt["parts"].items():
+            code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
+            message = f": {part['message']}" if part["message"] else ""
+            yield f"    {name}: {part['phase']}{code}{message}"
+    if not why:
+        return
+    for decision in data["decisions"]:
+        yield ""
+        yield from _decision_shown(decision)
+
+
+def _decision_shown(decision: dict[str, Any]) -> Shown:
+    from strata.units import show_time
+
+    step = decision["step_time_s"]
+    expected = f"; {show_time(step)} a step expected" if step is not None else ""
+    yield from (f"{reason['text']}{expected}" for reason in decision["reasons"])
+    for other in decision["alternatives"]:
+        share = other["cost"].get("share_of_nominal")
+        yield f"  {other['name']}" + (f": {share:.0%} of the best nominal rate" if share is not None else "")
+        yield from (f"    {reason['text']}" for reason in other["reasons"])
+
+
+def _steps(item: dict[str, Any]) -> str:
+    return f"{item['steps_done']}/{item['steps'] or '?'}"
+
+
+def _step_time(item: dict[str, Any]) -> str:
+    from strata.units import show_time
+
+    return show_time(item["step_time_s"]) if item.get("step_time_s") else ""

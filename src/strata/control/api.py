@@ -1,0 +1,183 @@
+"""HTTP and JSON under /v1, on the frame that every server of ours shares; `openapi.json` says what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from strata import __version__
+from strata.control.daemon import Daemon
+from strata.control.views import domains_view, job_view, jobs_view, links_view, prospects_view
+from strata.errors import StrataError, UsageError
+from strata.net.http import Frame, Limits, Realm, error_body
+from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
+
+_BODY_BYTES: Final = 16 * 2**20
+_BEAT_S: Final = 15.0
+
+PATHS: Final = {
+    "/v1/jobs": {
+        "get": "All jobs.",
+        "post": "Submit a job: {document, texts}. 201 once it is on disk; ?strict=1 refuses one nobody can hold.",
+    },
+    "/v1/jobs/{name}": {"get": "One job, its attempts and decisions.", "delete": "Cancel it."},
+    "/v1/jobs/{name}/prospects": {"get": "Why it could never run on this fleet, and what would help."},
+    "/v1/jobs/{name}/logs": {"get": "What its ranks wrote, of the newest attempt; ?follow=1 until it is over."},
+    "/v1/domains": {"get": "Domains as their drivers saw them last."},
+    "/v1/domains/{name}/drain": {"post": "Start nothing new here and move away what runs.", "delete": "Undo it."},
+    "/v1/links": {"get": "What is believed of every link."},
+    "/v1/events": {"get": "Server-sent events: all jobs, whenever one has changed."},
+}
+
+
+def build(daemon: Daemon, *, token: str = "") -> Frame:
+    """Return the API of a daemon. token: what clients must show; empty where they need none."""
+    registry = Registry()
+    requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=registry)
+    _metrics(daemon, registry)
+    api = _Api(daemon, registry)
+    routes = [
+        Route("/v1/jobs", api.jobs, methods=["GET"]),
+        Route("/v1/jobs", api.submit, methods=["POST"]),
+        Route("/v1/jobs/{name}", api.job, methods=["GET"]),
+        Route("/v1/jobs/{name}", api.cancel, methods=["DELETE"]),
+        Route("/v1/jobs/{name}/prospects", api.prospects, methods=["GET"]),
+        Route("/v1/jobs/{name}/logs", api.logs, methods=["GET"]),
+        Route("/v1/domains", api.domains, methods=["GET"]),
+        Route("/v1/domains/{name}/drain", api.drain, methods=["POST", "DELETE"]),
+        Route("/v1/links", api.links, methods=["GET"]),
+        Route("/v1/events", api.events, methods=["GET"]),
+        Route("/v1/openapi.json", api.openapi, methods=["GET"]),
+        Route("/metrics", api.metrics, methods=["GET"]),
+        Route("/healthz", api.health, methods=["GET"]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={StrataError: _refused})
+    realms = [Realm("/", token), Realm("/healthz"), Realm("/v1/events", token, drains=False)]
+    return Frame(app, realms=realms, limits=Limits(body_bytes=_BODY_BYTES), requests=requests)
+
+
+class _Api:
+    def __init__(self, daemon: Daemon, registry: Registry) -> None:
+        self.daemon, self.registry = daemon, registry
+
+    async def jobs(self, _: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(jobs_view, self.daemon))
+
+    async def submit(self, request: Request) -> Response:
+        try:
+            piece = json.loads(await request.body())
+        except ValueError as error:
+            raise UsageError(f"not JSON: {error}") from None
+        if not isinstance(piece, dict):
+            raise UsageError("a job is {document: {...}, texts: {...}}")
+        is_strict = request.query_params.get("strict") == "1"
+        spec = await run_in_threadpool(lambda: self.daemon.submit(piece, is_strict=is_strict))
+        return JSONResponse({"name": spec.name}, status_code=201)
+
+    async def job(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(job_view, self.daemon, request.path_params["name"]))
+
+    async def prospects(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(prospects_view, self.daemon, request.path_params["name"]))
+
+    async def cancel(self, request: Request) -> Response:
+        await run_in_threadpool(self.daemon.cancel, request.path_params["name"])
+        return JSONResponse({}, status_code=202)
+
+    async def logs(self, request: Request) -> Response:
+        name, is_followed = request.path_params["name"], request.query_params.get("follow") == "1"
+        view = await run_in_threadpool(job_view, self.daemon, name)
+        if not view["attempts"]:
+            return PlainTextResponse("")
+        attempt = view["attempts"][-1]
+
+        def lines() -> Any:
+            for domain in attempt["parts"]:
+                if domain in self.daemon.drivers:
+                    for line in self.daemon.drivers[domain].logs(attempt["id"], follow=is_followed):
+                        yield f"{domain}: {line}\n"
+
+        return StreamingResponse(lines(), media_type="text/plain; charset=utf-8")
+
+    async def domains(self, _: Request) -> Response:
+        return JSONResponse(domains_view(self.daemon))
+
+    async def drain(self, request: Request) -> Response:
+        name, is_drained = request.path_params["name"], request.method == "POST"
+        await run_in_threadpool(lambda: self.daemon.drain(name, is_drained=is_drained))
+        return JSONResponse({}, status_code=202)
+
+    async def links(self, _: Request) -> Response:
+        return JSONResponse(links_view(self.daemon))
+
+    async def events(self, request: Request) -> Response:
+        def wait() -> None:
+            with self.daemon.changed:
+                self.daemon.changed.wait(_BEAT_S)
+
+        async def stream() -> AsyncIterator[str]:
+            while not await request.is_disconnected():
+                yield f"event: jobs\ndata: {json.dumps(await run_in_threadpool(jobs_view, self.daemon))}\n\n"
+                await asyncio.to_thread(wait)
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def openapi(self, _: Request) -> Response:
+        paths = {
+            path: {
+                method: {
+                    "summary": text,
+                    "responses": {"default": {"description": "JSON, or an error with its reason"}},
+                }
+                for method, text in methods.items()
+            }
+            for path, methods in PATHS.items()
+        }
+        return JSONResponse({
+            "openapi": "3.1.0", "info": {"title": "strata", "version": __version__}, "paths": paths,
+        })  # fmt: skip
+
+    async def metrics(self, _: Request) -> Response:
+        return PlainTextResponse(render(self.registry), media_type=CONTENT_TYPE)
+
+    async def health(self, _: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, StrataError)
+    status = 404 if "there is no" in str(error) else 409 if "already" in str(error) else 422
+    if "the disk is full" in str(error):
+        status = 507
+    message = "\n".join(error.lines())
+    return Response(error_body(message, kind="invalid_request_error"), status, media_type="application/json")
+
+
+def _metrics(daemon: Daemon, registry: Registry) -> None:
+    def by_phase() -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {}
+        for job in daemon.snapshot.jobs.values():
+            counts[(str(job.phase),)] = counts.get((str(job.phase),), 0.0) + 1
+        return counts
+
+    def links(value: Callable[[Any], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {pair: value(estimate) for pair, estimate in daemon.snapshot.links.items()}
+
+    read_gauge(registry, "strata_jobs", "Jobs by phase.", ["phase"], by_phase)
+    read_gauge(
+        registry, "strata_link_factor", "Level of a link, a share of nominal.", ["source", "dest"],
+        links(lambda estimate: float(estimate.factor)),
+    )  # fmt: skip
+    read_gauge(
+        registry, "strata_domain_is_silent", "Whether a domain's driver does not answer.", ["domain"],
+        lambda: {(d.name,): float(d.silent_since_s is not None) for d in daemon.snapshot.domains.values()},
+    )  # fmt: skip
+    read_counter(registry, "strata_turns", "Turns of the loop.", [], lambda: {(): float(daemon.turns)})

@@ -1,0 +1,147 @@
+"""One job's plan: the outlook of its candidates, the policy's choice, and the Decision that says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Bools
+from strata.control.candidates import Candidates
+from strata.control.free import Room
+from strata.control.measured import Measured
+from strata.control.outlook import Outlook, outlook_of
+from strata.control.policies import Choose
+from strata.control.state import Job, Snapshot
+from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.training.plan import explain
+from strata.units import show_time
+from strata.workload.plan import TrainingPlan
+
+SHOWN: Final = 5
+
+ALIKE: Final = 1e-3
+"""Expected gains that differ by a smaller share are alike: then the plan is taken that leaves the fewest devices
+free in its domains, so that jobs of many devices find room (best fit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDecision:
+    """What was decided for a job at a time. step_time_s: expected now under the chosen plan, None without one."""
+
+    job: str
+    at_s: float
+    decision: Decision[TrainingPlan]
+    step_time_s: float | None
+
+    @property
+    def text(self) -> str:
+        """The first reason, for people."""
+        return str(self.decision.reasons[0])
+
+
+def choice(
+    candidates: Candidates,
+    choose: Choose,
+    state: Snapshot,
+    job: Job,
+    *,
+    now_s: float,
+    room: Room,
+    current: TrainingPlan | None,
+    interval_s: float,
+    measured: Measured,
+    woken: tuple[Reason, ...] = (),
+) -> JobDecision:
+    """Return the policy's plan for a job: the one in use, another one, or none that is free.
+
+    woken: why this is asked before its interval is over.
+    """
+    candidates = candidates if current is None else candidates.with_plan(current)
+    index = -1 if current is None else candidates.index[current]
+    if not candidates.plans:
+        return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), (), state)
+    legal = room.legal(candidates, job.spec)
+    if index < 0 and not legal.any():
+        least = int(candidates.devices.sum(axis=1).min())
+        reason = Reason("waits-for-devices", job.spec.name, {"devices": least})
+        return _decided(job, now_s, None, (reason,), (), state)
+    restart_s, history = job.restart_s, measured.seen_by(job.spec.name)
+    outlook = outlook_of(candidates, history, current=index, interval_s=interval_s, restart_s=restart_s)
+    if index >= 0 and not legal[index]:  # what it runs on is gone or drained: the choice is anew
+        outlook = outlook_of(candidates, history, current=-1, interval_s=interval_s, restart_s=restart_s)
+    pick = choose(outlook, legal) if legal.any() else -1
+    if index < 0 <= pick:
+        alike = legal & (outlook.gain >= (1 - ALIKE) * outlook.gain[pick])
+        pick = int(np.where(alike, room.left(candidates), np.inf).argmin())
+    reasons = (_reason(candidates, outlook, pick, index, job), *woken)
+    return _decided(
+        job, now_s, None if pick < 0 else candidates.plans[pick], reasons,
+        _others(candidates, outlook, legal, pick), state,
+        step_time_s=None if pick < 0 else 1 / max(candidates.rates(history.rows[-1])[pick], 1e-12),
+    )  # fmt: skip
+
+
+def put_off(state: Snapshot, job: Job, now_s: float) -> JobDecision:
+    """Return the decision not to try a job again for a while, as it failed before it got any further."""
+    last = next((a for a in state.attempts.values() if a.job == job.spec.name and a.number == job.attempts), None)
+    messages = [] if last is None else [part.message for part in last.parts.values() if part.message]
+    data = {
+        "attempt": job.attempts, "delay": show_time((job.retry_s or now_s) - now_s), "failures": job.failures,
+        "most": job.spec.most_failures, "message": messages[0] if messages else "no word",
+    }  # fmt: skip
+    return _decided(job, now_s, None, (Reason("tried-again-later", job.spec.name, data),), (), state)
+
+
+def _decided(
+    job: Job, now_s: float, plan: TrainingPlan | None, reasons: tuple[Reason, ...],
+    others: tuple[Alternative[TrainingPlan], ...], state: Snapshot, *, step_time_s: float | None = None,
+) -> JobDecision:  # fmt: skip
+    inputs = digest(job.spec.name, job.attempts, now_s, state.fleet.name)
+    decision = Decision(plan, others, reasons, Trust.ANALYTIC, inputs, 0, 0.0)
+    return JobDecision(job.spec.name, now_s, decision, step_time_s)
+
+
+def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int, job: Job) -> Reason:
+    if pick < 0:
+        least = int(candidates.devices.sum(axis=1).min())
+        return Reason("waits-for-devices", job.spec.name, {"devices": least})
+    name = candidates.names[pick]
+    if pick == index:
+        return Reason("training-kept", "", {"plan": name, "rate": float(outlook.now[pick])})
+    if index < 0:
+        return Reason("training-placed", "", {"plan": name, "rate": float(outlook.now[pick])})
+    gain = float(outlook.gain[pick])
+    if not np.isfinite(gain):  # it is no faster now: what it is worth in the long run decided
+        worth = outlook.analogs.worth(index)
+        gain = float(worth[pick] - worth[index])
+    data = {
+        "plan": name, "now": float(outlook.now[pick]), "rate": float(outlook.now[index]), "gain": gain,
+        "before": candidates.names[index],
+    }  # fmt: skip
+    return Reason("training-switched", "", data)
+
+
+def _others(
+    candidates: Candidates, outlook: Outlook, legal: Bools, pick: int
+) -> tuple[Alternative[TrainingPlan], ...]:
+    """Return the plans that were not taken, the largest expected gain first."""
+    order = [i for i in np.argsort(-np.where(legal, outlook.gain, -np.inf), kind="stable").tolist() if i != pick]
+    return tuple(
+        Alternative(
+            candidates.names[i],
+            {"share_of_nominal": float(outlook.now[i]), "switch_cost": float(outlook.cost[i])},
+            () if legal[i] else (Reason("waits-for-devices", "", {"devices": int(candidates.devices[i].sum())}),),
+            candidates.plans[i],
+        )
+        for i in order[:SHOWN]
+    )
+
+
+def shrunk(job: Job, plan: TrainingPlan, for_job: Job, now_s: float) -> JobDecision:
+    """Return the decision that an elastic job goes on with fewer devices, for a job that waits."""
+    data = {"plan": explain.name(plan), "devices": plan.num_devices, "waiting": for_job.spec.name}
+    inputs = digest(job.spec.name, job.attempts, now_s, for_job.spec.name)
+    made = Decision(plan, (), (Reason("training-shrunk", "", data),), Trust.ANALYTIC, inputs, 0, 0.0)
+    return JobDecision(job.spec.name, now_s, made, None)

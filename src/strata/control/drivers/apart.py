@@ -1,0 +1,121 @@
+"""A driver in a thread of its own: what hangs in one domain holds nobody else up.
+
+A call that is not back by its deadline is reported as silence and left behind with its thread; another goes on.
+What it does late is harmless, for drivers do nothing twice; what it returns late is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from strata.clock import Clock
+from strata.control.driver import Driver
+from strata.control.state import DomainSilent, Observation, Start, Stop
+
+log = logging.getLogger(__name__)
+
+MOST_LEFT_BEHIND: Final = 3
+"""Threads that hang in one driver before no further one is tried."""
+
+
+class Apart:
+    """Observes a domain every `every_s` and carries out what it is given, in turn; `report` gets what is seen."""
+
+    def __init__(
+        self, domain: str, driver: Driver, report: Callable[[Observation], None], *, clock: Clock,
+        every_s: float, deadline_s: float,
+    ) -> None:  # fmt: skip
+        self.domain, self.driver, self._report, self._clock = domain, driver, report, clock
+        self._every_s, self._deadline_s = every_s, deadline_s
+        self._work: queue.Queue[Start | Stop | None] = queue.Queue()
+        self._waiting: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._busy_since_s: float | None = None
+        self._stuck: list[threading.Thread] = []
+        self._thread = self._begin()
+
+    def carry_out(self, action: Start | Stop) -> None:
+        """Have an action done soon; one that waits to be done already is not added again."""
+        with self._lock:
+            if _key(action) in self._waiting:
+                return
+            self._waiting.add(_key(action))
+        self._work.put(action)
+
+    def check(self) -> None:
+        """Leave a call behind that is over its deadline: to be called now and then."""
+        since_s = self._busy_since_s
+        if since_s is None or self._clock() - since_s < self._deadline_s:
+            return
+        self._report(self._silent(f"no answer in {self._deadline_s:g} s"))
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) < MOST_LEFT_BEHIND:
+            self._stuck.append(self._thread)
+            self._thread = self._begin()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._turn += 1
+        self._work.put(None)
+
+    def join(self, most_s: float) -> None:
+        """Wait for a call that is still under way, but not for one that hangs."""
+        self._thread.join(most_s)
+
+    def _begin(self) -> threading.Thread:
+        self._turn += 1
+        self._busy_since_s = None
+        thread = threading.Thread(target=self._run, args=(self._turn,), daemon=True, name=f"driver {self.domain}")
+        thread.start()
+        return thread
+
+    def _run(self, turn: int) -> None:
+        next_s = self._clock()
+        while turn == self._turn:
+            action: Start | Stop | None = None
+            with suppress(queue.Empty):
+                action = self._work.get(timeout=max(0.0, next_s - self._clock()))
+            if turn != self._turn:
+                if action is not None:
+                    self._work.put(action)  # for the thread that took over
+                return
+            if action is not None:
+                with self._lock:
+                    self._waiting.discard(_key(action))
+            self._busy_since_s = self._clock()
+            try:
+                seen = self._call(action)
+            except Exception as error:  # a driver may fail in any way: the scheduler says so and goes on
+                if turn != self._turn:
+                    return
+                log.warning("%s: %s", self.domain, error)
+                seen = self._silent(str(error) or repr(error))
+            if turn != self._turn:
+                return
+            self._busy_since_s = None
+            if seen is not None:
+                self._report(seen)
+                next_s = self._clock() + self._every_s
+
+    def _silent(self, message: str) -> DomainSilent:
+        return DomainSilent(self.domain, self._clock(), message, self.driver.lost_after_s)
+
+    def _call(self, action: Start | Stop | None) -> Observation | None:
+        match action:
+            case Start():
+                self.driver.start(action)
+            case Stop():
+                self.driver.stop(action.attempt, grace_s=action.grace_s)
+            case None:
+                return self.driver.observe(self._clock())
+        return None
+
+
+def _key(action: Start | Stop) -> tuple[str, str]:
+    return type(action).__name__, action.attempt.id if isinstance(action, Start) else action.attempt

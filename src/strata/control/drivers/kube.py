@@ -1,0 +1,240 @@
+"""Domains that are Kubernetes clusters, a context each: a part is an indexed Job, and a ConfigMap, its record.
+
+Nothing is kept outside the cluster. Steps and checkpoints are read from the log of rank 0's pod, where the ranks
+write their reports. An object of ours is known by a label, a part's names follow from its attempt: what is made
+twice is refused by the API server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from strata.cluster.api.client import Api, connect
+from strata.cluster.api.errors import ApiFailed
+from strata.cluster.api.kinds import JOB, NODE, POD, Object, ObjectKind, annotations_of, is_true, name_of
+from strata.control.drivers import kube_objects as objects
+from strata.control.drivers.kube_objects import ATTEMPT, CONFIG_MAP, REFUSED, SERVICE, STARTED, STOP, PodForm
+from strata.control.drivers.kube_seen import age_s, count_of, devices_held, index_of, label_of, part_seen, phase_of
+from strata.control.drivers.launch import RANKS, Workplace, launch_of, safe
+from strata.control.drivers.part import KEPT_S
+from strata.control.state import DomainSeen, PartPhase, Start
+from strata.errors import UsageError
+from strata.fleet.schema import KubeEntry
+
+_FOLLOW_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class KubeDriver:
+    """A domain of a cluster. entry: what the fleet file says."""
+
+    domain: str
+    workplace: Workplace
+    entry: KubeEntry
+    every_s: ClassVar[float] = 5.0
+    lost_after_s: ClassVar[float] = 12 * every_s
+
+    @cached_property
+    def api(self) -> Api:
+        """The API server; nothing is asked yet."""
+        return connect(kubeconfig=self.entry.kubeconfig, context=self.entry.context, timeout_s=8.0)
+
+    @property
+    def namespace(self) -> str:
+        """Where the objects lie."""
+        return self.entry.namespace or self.api.namespace
+
+    def check(self) -> None:
+        """Raise MissingPart or UsageError where no job can be made; a server that is down may be back."""
+        try:
+            self.api.list(JOB, namespace=self.namespace, labels=self._selector)
+        except ApiFailed as failed:
+            if failed.status in (401, 403):
+                raise UsageError(f"{self.domain}: {failed}", hint="kubectl auth can-i create jobs") from failed
+
+    def observe(self, now_s: float) -> DomainSeen:
+        """Return every part there is a record of."""
+        records, _ = self.api.list(CONFIG_MAP, namespace=self.namespace, labels=self._selector)
+        jobs, _ = self.api.list(JOB, namespace=self.namespace, labels=self._selector)
+        pods, _ = self.api.list(POD, namespace=self.namespace, labels=self._selector)
+        by_name = {name_of(job): job for job in jobs}
+        parts = []
+        for record in records:
+            own = [pod for pod in pods if label_of(pod, "job-name") == name_of(record)]
+            seen = part_seen(record, by_name.get(name_of(record)), own, self._log)
+            if seen is not None and seen.phase is PartPhase.RUNNING:
+                self._mark_begun(seen.attempt)
+            if seen is not None and seen.phase.is_over and age_s(record) > KEPT_S:
+                self.api.delete(CONFIG_MAP, name_of(record), self.namespace)  # its Job and Service go with it
+            elif seen is not None:
+                parts.append(seen)
+        waiting = sum(part.phase is PartPhase.WAITING for part in parts)
+        return DomainSeen(self.domain, now_s, self._devices(), tuple(parts), queue=waiting)
+
+    def start(self, start: Start) -> None:
+        """Make the part's objects. Does nothing where its Job was made, or it was stopped."""
+        name = self._name(start.attempt.id)
+        record = self.api.get(CONFIG_MAP, name, self.namespace)
+        if record is not None and annotations_of(record).keys() & {STARTED, STOP, REFUSED}:
+            return
+        launch = launch_of(start, self.workplace, Path(objects.FOLDER))
+        fault = self._fault(start, launch.environments)
+        environments = {rank: self._environment(start, each) for rank, each in launch.environments.items()}
+        made = objects.record(
+            name, start.attempt.id, self._labels, ranks_json=launch.ranks_json, environments=environments,
+            nodes=launch.nodes, steps=start.spec.steps, grace_s=start.spec.grace_s,
+        )  # fmt: skip
+        if fault:
+            made = {
+                **made,
+                "metadata": {**made["metadata"], "annotations": {ATTEMPT: start.attempt.id, REFUSED: fault}},
+            }
+        record = record or self._made(CONFIG_MAP, made)
+        if fault:
+            return
+        job = objects.job(
+            name, self._labels, record, self._form, command=start.spec.command, nodes=launch.nodes,
+            grace_s=start.spec.grace_s,
+        )  # fmt: skip
+        self._made(SERVICE, objects.service(name, self._labels, record))
+        self._made(JOB, job)
+        self._annotate(name, {STARTED: "true"})
+
+    def stop(self, attempt: str, *, grace_s: float) -> None:
+        """Ask a part to end through its record; what is still there a minute after the grace is deleted."""
+        name = self._name(attempt)
+        record = self.api.get(CONFIG_MAP, name, self.namespace)
+        if record is None:  # kept as ended, so that a start that comes late does not run it
+            about = {"name": name, "labels": self._labels, "annotations": {ATTEMPT: attempt, STOP: "0"}}
+            self._made(CONFIG_MAP, {"metadata": about})
+            return
+        until = annotations_of(record).get(STOP)
+        if until is None:
+            until = str(time.time() + grace_s)
+            data = {objects.STOP_KEY: str(round(grace_s))}
+            body = {"metadata": {"annotations": {STOP: until}}, "data": data}
+            self.api.patch(CONFIG_MAP, name, self.namespace, body=body)
+        pods, _ = self.api.list(POD, namespace=self.namespace, labels=f"job-name={name}")
+        if not any(phase_of(pod) != "Pending" for pod in pods):
+            if self.api.get(JOB, name, self.namespace) is not None:
+                self.api.patch(JOB, name, self.namespace, body={"spec": {"suspend": True}})  # takes its pods away
+            return
+        for pod in pods:
+            if phase_of(pod) == "Running" and time.time() > float(until) + objects.MARGIN_S:
+                self.api.delete(POD, name_of(pod), self.namespace)
+            elif phase_of(pod) == "Running" and annotations_of(pod).get(STOP) != until:
+                # The kubelet then looks at the record at once, not within its minute or two.
+                self.api.patch(
+                    POD, name_of(pod), self.namespace, body={"metadata": {"annotations": {STOP: until}}}
+                )
+
+    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str]:
+        """Yield what the ranks of a part wrote, pod by pod; followed, whatever pod it comes from."""
+        name = self._name(attempt)
+        shown: dict[str, int] = {}
+        while True:
+            pods, _ = self.api.list(POD, namespace=self.namespace, labels=f"job-name={name}")
+            goes_on = follow and any(phase_of(pod) in ("Pending", "Running") for pod in pods)
+            for pod in sorted(pods, key=index_of):
+                lines = self._log(pod).splitlines()
+                yield from lines[shown.get(name_of(pod), 0) :]
+                shown[name_of(pod)] = len(lines)
+            if not goes_on:
+                return
+            time.sleep(_FOLLOW_S)
+
+    def _devices(self) -> int:
+        """Return the devices of nodes that take pods; what pods of others hold is left out."""
+        domain = next(domain for domain in self.workplace.fleet.domains if domain.name == self.domain)
+        labels = ",".join(f"{key}={value}" for key, value in self.entry.nodes.items())
+        try:
+            nodes, _ = self.api.list(NODE, labels=labels)
+        except ApiFailed as failed:
+            if failed.status != 403:  # who may not look at nodes goes by the fleet file
+                raise
+            return domain.num_devices
+        ready = [node for node in nodes if is_true(node, "Ready") and not node["spec"].get("unschedulable")]
+        if self.entry.resource is None:
+            return min(domain.num_devices, domain.devices_per_node * len(ready))
+        allocatable = ((node.get("status") or {}).get("allocatable") or {} for node in ready)
+        free = sum(count_of(amounts.get(self.entry.resource)) for amounts in allocatable)
+        names = {name_of(node) for node in ready}
+        pods, _ = self.api.list(POD)
+        others = sum(
+            devices_held(pod, self.entry.resource)
+            for pod in pods
+            if (pod.get("spec") or {}).get("nodeName") in names
+            and phase_of(pod) in ("Pending", "Running")
+            and label_of(pod, objects.SCHEDULER) != self._labels[objects.SCHEDULER]
+        )
+        return max(0, min(domain.num_devices, free - others))
+
+    def _environment(self, start: Start, given: Mapping[str, str]) -> dict[str, str]:
+        own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **given, "STRATA_PROGRESS": "/dev/stdout"}
+        own["STRATA_RANKS"] = f"{objects.FOLDER}/{RANKS}"
+        name = self._name(start.attempt.id)
+        own.setdefault("MASTER_ADDR", f"{name}-0.{name}.{self.namespace}.svc")
+        if "STRATA_CHECKPOINTS" in own:
+            own["STRATA_CHECKPOINTS"] = f"{objects.CHECKPOINTS}/{safe(start.spec.name)}"
+        if self.entry.interface:
+            own |= {"GLOO_SOCKET_IFNAME": self.entry.interface, "NCCL_SOCKET_IFNAME": self.entry.interface}
+        return own
+
+    def _fault(self, start: Start, environments: Mapping[int, Mapping[str, str]]) -> str:
+        """Return why a part cannot run here, empty where it can."""
+        names = start.attempt.plan.domains
+        if len(names) > 1 and any("MASTER_ADDR" not in each for each in environments.values()):
+            return f"rank 0 is in {names[0]}, whose driver needs an `address` that other clusters reach"
+        if start.spec.can_resume and not self.entry.claim:
+            return "a job that resumes needs checkpoints that outlive its pods: `claim` in the driver"
+        return ""
+
+    @property
+    def _form(self) -> PodForm:
+        entry = self.entry
+        return PodForm(entry.image, entry.resource, entry.claim, entry.queue, entry.nodes)
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        key = f"{self.workplace.root}\n{self.domain}"
+        return {objects.SCHEDULER: sha256(key.encode()).hexdigest()[:16]}
+
+    @property
+    def _selector(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self._labels.items())
+
+    def _name(self, attempt: str) -> str:
+        key = f"{self.workplace.root}\n{self.domain}\n{attempt}"
+        return f"strata-{sha256(key.encode()).hexdigest()[:16]}"
+
+    def _made(self, kind: ObjectKind, obj: Mapping[str, Any]) -> Object:
+        """Return an object that is created, or was."""
+        about = {**obj["metadata"], "namespace": self.namespace}
+        try:
+            return self.api.create(kind, {**obj, "metadata": about})
+        except ApiFailed as failed:
+            existing = self.api.get(kind, about["name"], self.namespace) if failed.status == 409 else None
+            if existing is None:
+                raise
+            return existing
+
+    def _annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        self.api.patch(CONFIG_MAP, name, self.namespace, body={"metadata": {"annotations": dict(annotations)}})
+
+    def _log(self, pod: Object, tail: int | None = None) -> str:
+        try:
+            return self.api.log(name_of(pod), self.namespace, tail=tail)
+        except ApiFailed:  # its node does not answer, or it has not begun
+            return ""
+
+    def _mark_begun(self, attempt: str) -> None:
+        """Tell parts of the attempt under other drivers, which look for it, that this one has begun."""
+        folder = self.workplace.part(self.domain, attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "began").touch()

@@ -1,0 +1,196 @@
+"""The objects of a part on Kubernetes: a ConfigMap that is its record, a Service, a Job with a pod for each node.
+
+A pod runs the ranks of its node, and ends them when the record asks for it: so pods are not deleted to stop them,
+and say afterwards what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.cluster.api.kinds import Object, ObjectKind
+from strata.control.drivers.launch import RANKS
+
+CONFIG_MAP: Final = ObjectKind("", "v1", "ConfigMap", "configmaps")
+SERVICE: Final = ObjectKind("", "v1", "Service", "services")
+
+SCHEDULER: Final = "strata/scheduler"
+"""Label of all objects of one scheduler's domain: its store and domain, hashed."""
+ATTEMPT: Final = "strata/attempt"
+STARTED: Final = "strata/started"
+STOP: Final = "strata/stop"
+REFUSED: Final = "strata/refused"
+"""Annotations of the record: whose it is; that its Job was made; until when it may save; why it cannot run."""
+
+FOLDER: Final = "/strata/part"
+CHECKPOINTS: Final = "/strata/checkpoints"
+STOP_KEY: Final = "stop"
+MARGIN_S: Final = 60
+"""What the kubelet takes to show a pod that its record changed, where it is slow."""
+
+_NODE: Final = """\
+#!/bin/sh
+# Written by strata. Runs the ranks of a node, and ends them where the record, or the kubelet, asks for it.
+mkdir -p /tmp/strata || exit 1
+pids='' failed=0 until=''
+stop() {
+  [ -z "$until" ] || return
+  until=$(($(date +%s) + ${1:-__GRACE__}))
+  kill -TERM $pids
+}
+trap 'stop' TERM
+case "$JOB_COMPLETION_INDEX" in
+__NODES__
+esac
+for rank in $ranks; do
+  sh __FOLDER__/rank.sh "$rank" "$@" &
+  pids="$pids $!"
+done
+while [ "$(ls /tmp/strata | wc -l)" -lt "$(echo $ranks | wc -w)" ]; do
+  [ ! -e __FOLDER__/stop ] || stop "$(cat __FOLDER__/stop)"
+  [ -z "$until" ] || [ "$(date +%s)" -lt "$until" ] || break
+  # The others get 10 s to write why.
+  for code in $(cat /tmp/strata/* 2>/dev/null); do
+    case "$code" in 0|143) ;; *) failed=$((failed + 1)); break ;; esac
+  done
+  [ "$failed" -lt 10 ] || break
+  alive=''
+  for pid in $pids; do kill -0 "$pid" 2>/dev/null && alive=yes; done
+  [ -n "$alive" ] || break
+  sleep 1
+done
+worst=0
+[ "$(ls /tmp/strata | wc -l)" -eq "$(echo $ranks | wc -w)" ] || worst=137
+for code in $(cat /tmp/strata/* 2>/dev/null); do
+  case "$code" in
+    0) ;;
+    143) [ "$worst" -ne 0 ] || worst=143 ;;
+    *) worst=$code; break ;;
+  esac
+done
+exit "$worst"
+"""
+
+_RANK: Final = """\
+#!/bin/sh
+# Written by strata. One rank: its environment, its command, its exit code.
+rank=$1
+shift
+. __FOLDER__/shared
+. "__FOLDER__/rank-$rank"
+trap 'interrupted=yes' TERM
+"$@" &
+child=$! code=''
+trap 'interrupted=yes; kill -TERM "$child" 2>/dev/null' TERM
+while :; do
+  interrupted=''
+  wait "$child"
+  now=$?
+  [ "$now" != 127 ] || [ -z "$code" ] || break
+  code=$now
+  [ -n "$interrupted" ] || break
+done
+echo "$code" > "/tmp/.strata-$rank"
+mv "/tmp/.strata-$rank" "/tmp/strata/$rank"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PodForm:
+    """What the fleet file says of a domain's pods. claim: of the volume with checkpoints."""
+
+    image: str
+    resource: str | None = None
+    claim: str | None = None
+    queue: str | None = None
+    nodes: Mapping[str, str] | None = None
+
+
+def record(
+    name: str, attempt: str, labels: Mapping[str, str], *, ranks_json: Mapping[str, Any],
+    environments: Mapping[int, Mapping[str, str]], nodes: Sequence[Sequence[int]], steps: int, grace_s: float,
+) -> Object:  # fmt: skip
+    """Return the ConfigMap: rank map, scripts, the environment of each rank."""
+    first, *rest = environments.values()
+    shared = {key: value for key, value in first.items() if all(each.get(key) == value for each in rest)}
+    cases = "\n".join(
+        f"  {index}) ranks={shlex.quote(' '.join(map(str, ranks)))} ;;" for index, ranks in enumerate(nodes)
+    )
+    script = _NODE.replace("__NODES__", cases).replace("__GRACE__", str(round(grace_s)))
+    data = {
+        RANKS: json.dumps(ranks_json),
+        "node.sh": script.replace("__FOLDER__", FOLDER),
+        "rank.sh": _RANK.replace("__FOLDER__", FOLDER),
+        "shared": _exports(shared),
+        "steps": str(steps),
+        **{
+            f"rank-{rank}": _exports({k: v for k, v in each.items() if k not in shared})
+            for rank, each in environments.items()
+        },
+    }
+    about = {"name": name, "labels": dict(labels), "annotations": {ATTEMPT: attempt}}
+    return {"metadata": about, "data": data}
+
+
+def service(name: str, labels: Mapping[str, str], owner: Object) -> Object:
+    """Return the headless Service that gives the pods names, ready or not."""
+    spec = {"clusterIP": "None", "selector": {"job-name": name}, "publishNotReadyAddresses": True}
+    about = {"name": name, "labels": dict(labels), "ownerReferences": [_owner(owner)]}
+    return {"metadata": about, "spec": spec}
+
+
+def job(
+    name: str, labels: Mapping[str, str], owner: Object, form: PodForm, *, command: Sequence[str],
+    nodes: Sequence[Sequence[int]], grace_s: float,
+) -> Object:  # fmt: skip
+    """Return the indexed Job; a pod that fails ends it, and none is made anew: the scheduler makes an attempt."""
+    most = max(map(len, nodes))
+    asks = {form.resource: str(most)} if form.resource else {"cpu": str(most)}
+    volumes: list[dict[str, Any]] = [
+        {"name": "part", "configMap": {"name": name}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    mounts = [{"name": "part", "mountPath": FOLDER}, {"name": "shm", "mountPath": "/dev/shm"}]
+    if form.claim:
+        volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": form.claim}})
+        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS})
+    container = {
+        "name": "ranks",
+        "image": form.image,
+        "command": ["sh", f"{FOLDER}/node.sh", *command],
+        "resources": {"requests": asks, "limits": asks} if form.resource else {"requests": asks},
+        "volumeMounts": mounts,
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "terminationGracePeriodSeconds": round(grace_s) + 15,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if form.nodes:
+        pod["nodeSelector"] = dict(form.nodes)
+    spec = {
+        "completionMode": "Indexed",
+        "completions": len(nodes),
+        "parallelism": len(nodes),
+        "backoffLimit": 0,
+        "suspend": form.queue is not None,  # until the queue lets it go
+        "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
+    }
+    own = dict(labels) | ({"kueue.x-k8s.io/queue-name": form.queue} if form.queue else {})
+    about = {"name": name, "labels": own, "ownerReferences": [_owner(owner)]}
+    return {"metadata": about, "spec": spec}
+
+
+def _owner(obj: Object) -> dict[str, Any]:
+    about = obj["metadata"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": about["name"], "uid": about["uid"]}
+
+
+def _exports(values: Mapping[str, str]) -> str:
+    return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in values.items())

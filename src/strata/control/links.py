@@ -1,0 +1,127 @@
+"""What measurements of links say: noise told from change, for every link of the fleet.
+
+Level and spread of a link come from `levels`; the measurements themselves are kept as far as decisions look back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Floats
+from strata.control import levels as level_filter
+from strata.control.levels import Levels, levels, noise_scale
+from strata.control.outlook import MOST_ROWS
+from strata.control.state import DomainView, LinkEstimate, LinkSeen
+from strata.fleet.fleet import Fleet, Pair
+
+DOWN: Final = 0.01
+"""What a factor of 0 counts as in a logarithm."""
+
+MOST_FACTOR: Final = 2.0
+
+HAZARD: Final = 1 / 48
+"""Chance of a change from one measurement to the next, before any was seen: once in four hours of 300 s."""
+
+LEAST_NOISE: Final = 0.02
+START_NOISE: Final = 0.18
+"""Noise of the logarithm where little was measured: that of the seeds' ±30 %, and never below the first."""
+
+MOST_LEVELS: Final = 8
+_REMEMBERED: Final = 1024
+_SAME: Final = 0.35
+"""Levels whose logarithms are closer are one regime."""
+
+
+def take_in(
+    fleet: Fleet, estimates: Mapping[Pair, LinkEstimate], seen: Sequence[LinkSeen]
+) -> dict[Pair, LinkEstimate]:
+    """Return the estimates after some measurements; a link the fleet does not have is left out.
+
+    Zero is a link that is down. A probe that lies is believed as far as it can be true: what is no bandwidth is
+    left out, and no link is more than `MOST_FACTOR` times as fast as the fleet states it.
+    """
+    after = dict(estimates)
+    fresh: list[Pair] = []
+    for item in seen:
+        pair = (item.source, item.dest)
+        if pair not in fleet.links:
+            continue
+        nominal = fleet.links[pair].bandwidth_bytes_per_s
+        factor = item.bandwidth_bytes_per_s / nominal
+        if not 0 <= factor < np.inf:
+            continue
+        factor = min(float(factor), MOST_FACTOR)
+        before = after.get(pair, LinkEstimate())
+        if before.recent and item.at_s < before.recent[-1][0]:
+            continue  # a clock that went back, or a report that comes late
+        recent = (*before.recent, (item.at_s, factor))[-MOST_ROWS:]
+        latency = item.latency_s if item.latency_s is not None else before.latency_s
+        after[pair] = replace(before, recent=recent, seen_s=item.at_s, latency_s=latency)
+        fresh.append(pair)
+    by_length: dict[int, list[Pair]] = {}
+    for pair in dict.fromkeys(fresh):
+        by_length.setdefault(len(after[pair].recent), []).append(pair)
+    for pairs in by_length.values():
+        looked_at = [after[pair].recent[-level_filter.MOST_ROWS :] for pair in pairs]
+        series = np.log(np.maximum([[f for _, f in recent] for recent in looked_at], DOWN)).T
+        now = _levels(series.tobytes(), *series.shape)
+        for i, pair in enumerate(pairs):
+            after[pair] = _with_level(after[pair], float(np.exp(now.mean[i])), float(now.noise[i]), now.rows[i])
+    return after
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _levels(series: bytes, rows: int, links: int) -> Levels:
+    """Return the levels of logarithms [rows, links]; the rules that one trace is replayed for see the same."""
+    values = np.frombuffer(series).reshape(rows, links)
+    return levels(
+        values, usual=np.median(values, axis=0), hazard=HAZARD,
+        scale=noise_scale(values, least=LEAST_NOISE, start=START_NOISE),
+    )  # fmt: skip
+
+
+def history(
+    fleet: Fleet, links: Mapping[Pair, LinkEstimate], domains: Mapping[str, DomainView] | None = None
+) -> Floats:
+    """Return factors [T, L] at every time a link was measured, links in the fleet's order, nominal until seen.
+
+    What was not measured at a time is held from before. Where the speed of a domain changed, the speeds of all
+    follow [T, L + K], in the fleet's order.
+    """
+    series = [links[pair].recent if pair in links else () for pair in fleet.links]
+    if domains and any(view.recent for view in domains.values()):
+        seen = (domains.get(domain.name) for domain in fleet.domains)
+        # Nobody measures a domain before it changes: it was nominal then.
+        series += [((-np.inf, 1.0), *view.recent) if view and view.recent else () for view in seen]
+    times = sorted({at_s for recent in series for at_s, _ in recent if at_s > -np.inf})[-MOST_ROWS:]
+    rows = np.ones((max(1, len(times)), len(series)))
+    for column, recent in enumerate(series):
+        if recent:
+            at = np.searchsorted([at_s for at_s, _ in recent], times, side="right") - 1
+            factors = np.array([factor for _, factor in recent])
+            rows[:, column] = np.where(at >= 0, factors[np.maximum(at, 0)], factors[0])
+    return rows
+
+
+def _with_level(estimate: LinkEstimate, factor: float, noise: float, rows: float) -> LinkEstimate:
+    """Return an estimate at its new level, the regime it is in counted by time."""
+    recent = estimate.recent
+    since_s = recent[max(0, len(recent) - max(1, round(rows)))][0]
+    spent_s = recent[-1][0] - recent[-2][0] if len(recent) > 1 else 0.0
+    regimes = list(estimate.levels)
+    near = [i for i, (level, _, _) in enumerate(regimes) if abs(np.log(level / max(factor, DOWN))) < _SAME]
+    changed = int(bool(regimes) and abs(np.log(max(factor, DOWN) / max(estimate.factor, DOWN))) >= _SAME)
+    if near:
+        level, total_s, times = regimes[near[0]]
+        weight = spent_s / (total_s + spent_s) if spent_s else 0.0
+        regimes[near[0]] = (level + weight * (factor - level), total_s + spent_s, times + changed)
+    else:
+        regimes.append((max(factor, DOWN), spent_s, 1))
+    regimes.sort(key=lambda item: -item[1])
+    kept = tuple(regimes[:MOST_LEVELS])
+    return replace(estimate, factor=factor, spread=noise, since_s=since_s, levels=kept)

@@ -1,0 +1,249 @@
+"""The loop in virtual time: jobs on a fleet whose links follow a trace, under a policy and the rules beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from strata.control.candidates import SLOWEST, Candidates
+from strata.control.choosing import JobDecision
+from strata.control.core import Scheduler
+from strata.control.outlook import Outlook
+from strata.control.plans import planner
+from strata.control.policies import Choose, PolicyName, choose_by, inside_by
+from strata.control.simulated import SimulatedSites
+from strata.control.state import Job, JobPhase, JobSpec, Observation, Snapshot, Start, Stop, Submitted
+from strata.errors import Infeasible, UsageError
+from strata.fleet.dynamics.replay import Replay
+from strata.fleet.fleet import Fleet
+from strata.training.plan import explain
+from strata.workload.job import TrainingJob
+
+ENDLESS: Final = 10**12
+"""Steps of a job that trains for as long as its trace lasts."""
+
+MOST_ROUNDS: Final = 8
+"""Steps of the loop at one moment: a stop is seen, the next attempt starts, who waits starts."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Replayed:
+    """What one run gave. trained: optimizer steps by job. changes: decisions after which another plan ran.
+
+    marked: what was trained by the time that was marked, or to the end.
+    """
+
+    jobs: dict[str, Job]
+    trained: dict[str, float]
+    switches: int
+    decisions: int
+    changes: tuple[JobDecision, ...]
+    end_s: float
+    ends_s: dict[str, float]
+    marked: dict[str, float]
+
+
+def run(
+    fleet: Fleet, specs: Sequence[JobSpec], scheduler: Scheduler, *, trace: Replay | None, end_s: float,
+    mark_s: float = math.inf, speeds: Replay | None = None, is_seen: bool = True,
+) -> Replayed:  # fmt: skip
+    """Run jobs until `end_s`, or until all have ended; a decision every `scheduler.interval_s`.
+
+    trace, speeds: of links and of domains. is_seen: whether either is measured for the scheduler. mark_s: a time
+    at which what was trained is noted.
+    """
+    sites = SimulatedSites(fleet, trace, speeds, is_seen=is_seen)
+    marked: dict[str, float] | None = None
+    start_s, snapshot = sites.now_s, Snapshot(fleet)
+    waiting = sorted(specs, key=lambda spec: spec.submitted_s)
+    switches = decisions = tick = 0
+    changes: list[JobDecision] = []
+    ends_s: dict[str, float] = {}
+    while sites.now_s < end_s - 1e-6:
+        inbox: list[Observation] = []
+        if sites.now_s >= start_s + tick * scheduler.interval_s - 1e-6:
+            inbox += sites.measured()
+            tick += 1
+        while waiting and waiting[0].submitted_s <= sites.now_s + 1e-6:
+            inbox.append(Submitted(waiting.pop(0)))
+        for _ in range(MOST_ROUNDS):
+            outcome = scheduler.step(replace(snapshot, inbox=(*inbox, *sites.observe())), sites.now_s)
+            before, snapshot, inbox = snapshot, outcome.snapshot, []
+            decisions += len(outcome.decisions)
+            running = {item.job: item.plan for item in before.live}
+            for item in outcome.decisions:
+                if item.decision.choice is not None and item.decision.choice != running.get(item.job):
+                    changes.append(item)
+                    switches += item.job in running
+            for action in outcome.actions:
+                if isinstance(action, Start):
+                    sites.start(action, scheduler.planner(fleet, action.spec.training))
+                elif isinstance(action, Stop):
+                    sites.stop(action.attempt, action.domain)
+            if not outcome.actions:
+                break
+        for name, job in snapshot.jobs.items():
+            if job.phase.is_final:
+                ends_s.setdefault(name, sites.now_s)
+        if not waiting and all(job.phase.is_final for job in snapshot.jobs.values()):
+            break
+        next_s = min(end_s, start_s + tick * scheduler.interval_s, max(sites.next_end_s(), sites.now_s + 1e-3))
+        if waiting:
+            next_s = min(next_s, max(waiting[0].submitted_s, sites.now_s))
+        if marked is None and sites.now_s < mark_s <= next_s:
+            sites.advance(mark_s)
+            marked = dict(sites.trained)
+        sites.advance(next_s)
+    return Replayed(
+        dict(snapshot.jobs),
+        sites.trained,
+        switches,
+        decisions,
+        tuple(changes),
+        sites.now_s - start_s,
+        ends_s,
+        dict(sites.trained) if marked is None else marked,
+    )
+
+
+def replay_job(
+    fleet: Fleet, name: str, training: TrainingJob, *, trace: Replay, policy: PolicyName, interval_s: float
+) -> dict[str, Any]:
+    """Return what a policy and the rules beside it keep of one job along a trace, in the form `strata replay`
+    prints.
+
+    kept: tokens trained over tokens at nominal links on the plan that is best there. Raises Infeasible where no
+    plan fits.
+    """
+    plans = planner()
+    candidates = plans(fleet, training)
+    if not candidates.plans:
+        raise Infeasible(f"no plan of {name} fits the fleet {fleet.name}", hint="strata plan train says why")
+    duration_s = trace_s(trace, interval_s)
+    start_s = float(trace.times_s[0])
+    spec = JobSpec(name, training, ENDLESS, submitted_s=start_s)
+    candidates.prepare([tuple(row) for row in trace.factors.tolist()])
+    nominal = float(candidates.nominal.max()) * duration_s
+
+    @cache
+    def result(rule: str) -> Replayed:
+        choose = (
+            clairvoyant(candidates, trace, interval_s=interval_s)
+            if rule == CLAIRVOYANT
+            else choose_by(PolicyName(rule))
+        )
+        scheduler = Scheduler(choose, plans, interval_s)
+        return run(fleet, [spec], scheduler, trace=trace, end_s=start_s + duration_s)
+
+    def kept(rule: str) -> float:
+        return result(rule).trained.get(name, 0.0) / nominal
+
+    own = result(policy.value)
+    return {
+        "policy": policy.value,
+        "kept": kept(policy.value),
+        "switches": own.switches,
+        "decisions": own.decisions,
+        "timeline": [
+            {
+                "at_s": item.at_s,
+                "plan": "" if item.decision.choice is None else explain.name(item.decision.choice),
+                "step_time_s": item.step_time_s,
+                "reason": item.text,
+            }
+            for item in own.changes
+        ],
+        "rules": {
+            rule: {"kept": kept(rule), "switches": result(rule).switches}
+            for rule in ("never", "hysteresis", "exact", CLAIRVOYANT)
+        },
+    }
+
+
+CLAIRVOYANT: Final = "clairvoyant"
+
+
+def trace_s(trace: Replay, interval_s: float) -> float:
+    """Return how long a trace lasts: its last row as long as the one before, one row alone an interval."""
+    times = trace.times_s
+    return float(times[-1] - times[0] + (times[-1] - times[-2] if len(times) > 1 else interval_s))
+
+
+def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> Choose:
+    """Return the rule that knows the whole trace: the most that keep-or-switch can earn, by dynamic programming.
+
+    It is asked once a decision, in order. A switch takes its seconds from its own interval, at most all of them.
+    """
+    sites = SimulatedSites(candidates.fleet, trace)
+    start_s, duration_s = float(trace.times_s[0]), trace_s(trace, interval_s)
+    count = max(1, math.ceil(duration_s / interval_s - 1e-9))
+    earned = np.zeros((count, len(candidates.plans)))
+    for row, begin_s in enumerate(trace.times_s):
+        end_s = trace.times_s[row + 1] if row + 1 < len(trace.times_s) else start_s + duration_s
+        rates = candidates.rates(tuple(trace.factors[row].tolist()))
+        first, last = int((begin_s - start_s) // interval_s), int((end_s - start_s - 1e-6) // interval_s)
+        for tick in range(first, min(last, count - 1) + 1):
+            edge_s = start_s + tick * interval_s
+            earned[tick] += rates * max(0.0, min(end_s, edge_s + interval_s) - max(begin_s, edge_s))
+    value = np.zeros(len(candidates.plans))
+    taken = np.zeros((count, len(value), len(value)), dtype=np.int64)
+    best_first = 0
+    for tick in reversed(range(count)):
+        now = np.maximum(sites.factors(start_s + tick * interval_s), SLOWEST)
+        left = 1 - np.minimum(candidates.moves_s(tuple(now.tolist())) / interval_s, 1.0)
+        left = np.where(left > 0, left, np.where(np.eye(len(value)) > 0, 1.0, -np.inf))
+        worth = left * earned[tick][None] + value[None]
+        if tick == 0:
+            best_first = int((earned[0] + value).argmax())
+        taken[tick] = worth.argmax(axis=1)[:, None]
+        value = worth.max(axis=1)
+    ticks = iter(range(count + 1))
+
+    def choose(outlook: Outlook, legal: Any) -> int:
+        tick = min(next(ticks), count - 1)
+        return best_first if outlook.current < 0 else int(taken[tick, outlook.current, 0])
+
+    return choose
+
+
+def replay_jobs(
+    fleet: Fleet, specs: Sequence[JobSpec], *, trace: Replay, policy: PolicyName, interval_s: float
+) -> dict[str, Any]:
+    """Return how several jobs fare together along a trace, all submitted at its start; it ends with the trace.
+
+    Raises UsageError where two have one name.
+    """
+    names = [spec.name for spec in specs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"two jobs are named {', '.join(twice)}", hint="give each a name of its own")
+    start_s = float(trace.times_s[0])
+    scheduler = Scheduler(choose_by(policy), planner(), interval_s, inside=inside_by(policy))
+    specs = [replace(spec, submitted_s=start_s) for spec in specs]
+    result = run(fleet, specs, scheduler, trace=trace, end_s=start_s + trace_s(trace, interval_s))
+    return {"policy": policy.value, **_summary(result)}
+
+
+def _summary(result: Replayed) -> dict[str, Any]:
+    """Return how jobs fared, for several jobs on one fleet."""
+    done = {name: at_s for name, at_s in result.ends_s.items() if result.jobs[name].phase is JobPhase.DONE}
+    times = [at_s - result.jobs[name].spec.submitted_s for name, at_s in done.items()]
+    return {
+        "jobs": {
+            name: {
+                "phase": job.phase.value, "steps_done": job.steps_done, "attempts": job.attempts,
+                "ended_s": result.ends_s.get(name),
+            }
+            for name, job in result.jobs.items()
+        },
+        "mean_completion_s": float(np.mean(times)) if times else None,
+        "p95_completion_s": float(np.percentile(times, 95)) if times else None,
+        "switches": result.switches,
+        "decisions": result.decisions,
+        "end_s": result.end_s,
+    }  # fmt: skip

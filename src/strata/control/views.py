@@ -1,0 +1,99 @@
+"""What the API shows of a running scheduler: plain data for JSON, and what tables are made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from strata.control.daemon import Daemon
+from strata.control.state import Attempt, Job, JobPhase
+from strata.errors import UsageError
+from strata.training.plan import explain
+
+
+def jobs_view(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return all jobs, as they were submitted; one that no turn has seen yet is queued."""
+    snapshot = daemon.snapshot
+    current = {attempt.job: attempt for attempt in snapshot.attempts.values()}
+    return [_job(name, snapshot.jobs.get(name), current.get(name)) for name in daemon.store.names()]
+
+
+def job_view(daemon: Daemon, name: str) -> dict[str, Any]:
+    """Return one job with its attempts and the decisions about it. Raises UsageError where there is none."""
+    if name not in daemon.store.names():
+        raise UsageError(f"there is no job {name!r}", hint="strata jobs")
+    attempts = daemon.store.attempts(name)
+    kept = daemon.store.decisions(name)
+    return {
+        **_job(name, daemon.snapshot.jobs.get(name), attempts[-1] if attempts else None),
+        "attempts": [_attempt(attempt) for attempt in attempts],
+        "decisions": [{"at_s": item.at_s, **item.decision} for item in kept],
+    }
+
+
+def prospects_view(daemon: Daemon, name: str) -> list[dict[str, Any]]:
+    """Return why a job could never run on this fleet, and what would help. Raises UsageError as `job_view`."""
+    job = daemon.snapshot.jobs.get(name)
+    if job is None:
+        job_view(daemon, name)
+        return []  # no turn has seen it yet
+    return [reason.to_dict() for reason in daemon.refusals(job.spec)]
+
+
+def domains_view(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return every domain that runs work, and what of it our jobs use."""
+    used: dict[str, int] = {}
+    for attempt in daemon.snapshot.attempts.values():
+        if not attempt.is_over:
+            for name, devices in attempt.plan.devices().items():
+                used[name] = used.get(name, 0) + devices
+    views = [(name, asdict(view)) for name, view in daemon.snapshot.domains.items()]
+    return [
+        {key: item for key, item in view.items() if key != "recent"} | {"num_used": used.get(name, 0)}
+        for name, view in views
+    ]
+
+
+def links_view(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return what is believed of every link."""
+    links = daemon.snapshot.fleet.links
+    return [
+        {
+            "source": pair[0], "dest": pair[1], "factor": estimate.factor, "spread": estimate.spread,
+            "bandwidth_bytes_per_s": links[pair].bandwidth_bytes_per_s * estimate.factor,
+            "latency_s": estimate.latency_s, "seen_s": estimate.seen_s, "since_s": estimate.since_s,
+        }
+        for pair, estimate in daemon.snapshot.links.items()
+    ]  # fmt: skip
+
+
+def _job(name: str, job: Job | None, attempt: Attempt | None) -> dict[str, Any]:
+    if job is None:
+        return {"name": name, "phase": str(JobPhase.QUEUED), "steps": None, "steps_done": 0, "domains": []}
+    is_running = job.phase is JobPhase.RUNNING and attempt is not None
+    return {
+        "name": name,
+        "phase": str(job.phase),
+        "owner": job.spec.owner,
+        "priority": job.spec.priority,
+        "submitted_s": job.spec.submitted_s,
+        "steps": job.spec.steps,
+        "steps_done": max(job.steps_done, attempt.step) if is_running and attempt else job.steps_done,
+        "repeated_steps": job.repeated_steps,
+        "attempts_made": job.attempts,
+        "failures": job.failures,
+        "domains": list(attempt.plan.domains) if is_running and attempt else [],
+        "step_time_s": attempt.step_time_s if is_running and attempt else None,
+        "is_stopping": bool(is_running and attempt and attempt.is_stopping),
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "id": attempt.id, "number": attempt.number, "started_s": attempt.started_s, "from_step": attempt.from_step,
+        "step": attempt.step, "checkpoint_step": attempt.checkpoint_step, "step_time_s": attempt.step_time_s,
+        "is_stopping": attempt.is_stopping, "reason": attempt.reason, "plan": attempt.plan.to_dict(),
+        "devices": {name: list(numbers) for name, numbers in attempt.devices.items()},
+        "plan_name": explain.name(attempt.plan),
+        "parts": {name: {**asdict(part), "phase": str(part.phase)} for name, part in attempt.parts.items()},
+    }  # fmt: skip

@@ -1,0 +1,68 @@
+"""Looks at which processes there are, again and again while a trace is recorded: a trace has threads only."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from strata.host.machine.kernel import read_attribute, threads_in
+from strata.host.threads.observe import cgroup_of, status_of
+from strata.host.threads.processes import Census, Process, command_of, merged
+
+FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""The namespace whose numbers the kernel's traces have (PROC_PID_INIT_INO of linux/proc_ns.h)."""
+
+
+class CensusTaker:
+    """Collects what is new at each look: threads, processes, and those that became another program."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._seen: set[int] = set()
+        self._known: dict[int, Process] = {}
+        self.looks: list[dict[str, Any]] = []
+
+    def look(self) -> None:
+        """Look once."""
+        processes: list[dict[str, Any]] = []
+        threads: dict[str, int] = {}
+        for folder in (self._root / "proc").glob("[0-9]*"):
+            pid = int(folder.name)
+            new = [tid for task in threads_in(folder) if (tid := int(task.name)) not in self._seen]
+            self._seen.update(new)
+            threads |= {str(tid): pid for tid in new}
+            if (process := read_process(folder)) is not None and process != self._known.get(pid):
+                self._known[pid] = process
+                processes.append(process.to_dict())
+        self.looks.append({"taken_ns": time.monotonic_ns(), "processes": processes, "threads": threads})
+
+
+def read_process(folder: Path) -> Process | None:
+    """Read a process's folder of /proc; None for a kernel thread, or one that has ended."""
+    status = status_of(folder / "status")
+    if not status or "VmSize" not in status:
+        return None
+    user = int(status.get("Uid", "0 0").split()[1])
+    group = cgroup_of(read_attribute(folder / "cgroup"))
+    return Process(int(folder.name), int(status["PPid"]), status["Name"], command_of(folder), group, user)
+
+
+def census_of(looks: list[dict[str, Any]]) -> Census:
+    """Read the looks of a snapshot's file. Raises KeyError, TypeError, ValueError."""
+    return merged(
+        (
+            int(look["taken_ns"]),
+            [Process(**process) for process in look["processes"]],
+            {int(tid): int(pid) for tid, pid in look["threads"].items()},
+        )
+        for look in looks
+    )
+
+
+def numbers_are_the_traces() -> bool:
+    """Return whether process numbers here are those in the kernel's traces, as in a container they are not."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == FIRST_PID_NAMESPACE
+    except OSError:
+        return True

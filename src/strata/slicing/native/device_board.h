@@ -1,0 +1,32 @@
+/* Who is at work on a device now, of the processes whose ledgers lie in one folder: a file beside the ledgers, a seat for
+ * each process. A device gives contexts turns, so that what a process measures is also the turns of others at work. */
+#ifndef STRATA_QUOTA_DEVICE_BOARD_H
+#define STRATA_QUOTA_DEVICE_BOARD_H
+
+#include "quota.h"
+
+#define BOARD_SEATS 256
+
+/* At work from since_ns (0: it is not) until at most working_until_ns, and before that for worked_ns together. It wants the
+ * device until wanting_until_ns: it is at work, has to wait, or was at work just now. */
+struct seat {
+    _Atomic uint64_t owner; /* 0: free */
+    _Atomic uint64_t slice;
+    _Atomic uint32_t percent; /* of the device's time; 0: no limit */
+    _Atomic uint32_t priority;
+    _Atomic uint64_t since_ns, working_until_ns, worked_ns, wanting_until_ns, seen_ns;
+};
+
+struct board {
+    _Atomic uint64_t magic;
+    uint64_t padding[7];
+    struct seat seats[BOARD_SEATS];
+};
+
+/* This process's seat for a device, taken at the first call; NULL where there is no board to be had. */
+struct seat *board_seat(int device, uint64_t key);
+struct board *board_of(int device);
+/* What the owner of a seat says, for so long from now on. */
+void seat_tell(struct seat *seat, uint64_t now_ns, uint64_t works_ns, uint64_t wants_ns);
+
+#endif

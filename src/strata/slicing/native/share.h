@@ -1,0 +1,27 @@
+/* The law of a share of a device's time, without a clock, a driver or a file: cores.c and meter.c act by it.
+ *
+ * The bucket is one number: the instant from which the slice has its share again, `ready`. A stretch of work that ended
+ * now puts it off to (its begin, or `ready` if later) + work / share, so that work at exactly the share leaves it at now.
+ */
+#ifndef STRATA_QUOTA_SHARE_H
+#define STRATA_QUOTA_SHARE_H
+
+#include "device_board.h"
+
+#define SHARE_BURST_NS 50000000ull       /* how far ahead of its share a slice may be */
+#define SHARE_RESUME_NS 20000000ull      /* and how far, once it had to wait: it works in stretches of many turns */
+#define SHARE_LAUNCH_WAIT_NS 200000000ull /* the longest that one launch waits */
+#define SHARE_MOST_DEBT_NS 20000000000ull /* what was measured wrongly holds nobody up for longer */
+#define SHARE_QUEUE_NS 100000000ull      /* how much work a stream may have queued before a launch waits */
+
+/* own: this process's seat; NULL: nothing is known of others. Returns the part of the device's time that the slice may
+ * have now. is_lent: with what no slice with a claim wants, by priority, then by share. */
+double share_of(const struct board *board, const struct seat *own, uint64_t now_ns, bool is_lent);
+/* How long all others together have been at work until now, from some instant on. */
+uint64_t share_others_ns(const struct board *board, const struct seat *own, uint64_t now_ns);
+/* The bucket after a stretch of `elapsed_ns` that ended now, beside so many others at work on average. */
+uint64_t share_charged(uint64_t ready_ns, uint64_t now_ns, uint64_t elapsed_ns, double others, double share);
+/* How long to wait from now on, until no further ahead of the share than so much; 0: not at all. */
+uint64_t share_wait_ns(uint64_t ready_ns, uint64_t now_ns, uint64_t ahead_ns);
+
+#endif

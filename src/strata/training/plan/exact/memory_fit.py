@@ -1,0 +1,68 @@
+"""What makes a plan fit memory: its ZeRO stage and, where the job leaves recomputation open, the least of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strata.simulate.least_recomputed import NEVER
+from strata.simulate.memory import StageShape
+from strata.training.plan.exact.problem import Problem
+from strata.workload.job import Recompute
+from strata.workload.plan import Pipeline, TrainingPlan
+
+
+def fitting(problem: Problem, plan: TrainingPlan, zero_stages: Sequence[int]) -> list[TrainingPlan]:
+    """Return the plan under each of some ZeRO stages that could be the fastest of those that fit memory.
+
+    A higher stage may leave less to recompute, or exchange more: which is faster, their times say.
+    """
+    plain = without_recomputation(problem, plan)
+    if plain is None:
+        fastest = problem.model.fastest_zero(plan, zero_stages)
+        return [] if fastest is None else [fastest]
+    by_stages: dict[tuple[Pipeline, ...], list[TrainingPlan]] = {}
+    for zero in sorted(zero_stages):
+        least = _recomputing_least(problem, replace(plain, zero_stage=zero))
+        if least is not None:
+            by_stages.setdefault(least.pipelines, []).append(least)
+    return [problem.model.fastest_of(alike) for alike in by_stages.values()]
+
+
+def without_recomputation(problem: Problem, plan: TrainingPlan) -> TrainingPlan | None:
+    """Return the plan with nothing recomputed; None where it is not the search that says what is."""
+    if not problem.is_partial or plan.recompute not in (Recompute.NONE, Recompute.FULL):
+        return None
+    pipelines = tuple(
+        replace(pipeline, stages=tuple(replace(stage, recompute_layers=None) for stage in pipeline.stages))
+        for pipeline in plan.pipelines
+    )
+    return replace(plan, recompute=Recompute.NONE, pipelines=pipelines)
+
+
+def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | None:
+    """Return a plan that recomputes nothing with the least that makes each stage fit, None where nothing does.
+
+    Interleaved stages recompute all or nothing: their layers do not lie together.
+    """
+    model, pipelines, is_any = problem.model, [], False
+    for pipeline in plan.pipelines:
+        counts: list[int | None] = []
+        for position, stage in enumerate(pipeline.stages):
+            limit_bytes = model.memory_limit_bytes(problem.fleet.domain(stage.domain))
+            shape = StageShape.of(plan, pipeline, position)
+            last = stage.first_layer + stage.num_layers
+            least = problem.recomputing(shape).count(stage.first_layer, last, shape.in_flight, limit_bytes)
+            if least == NEVER:
+                return None
+            is_all = least == stage.num_layers or (least > 0 and plan.virtual_stages > 1)
+            counts.append(None if is_all else least)
+            is_any |= least > 0
+        stages = zip(pipeline.stages, counts, strict=True)
+        pipelines.append(
+            replace(pipeline, stages=tuple(replace(stage, recompute_layers=count) for stage, count in stages))
+        )
+    if not is_any:
+        return plan if plan.virtual_stages == 1 or model.fits(plan) else None
+    least_plan = replace(plan, recompute=Recompute.FULL, pipelines=tuple(pipelines))
+    return least_plan if plan.virtual_stages == 1 or model.fits(least_plan) else None

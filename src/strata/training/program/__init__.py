@@ -1,0 +1,1 @@
+"""What a training program does for the scheduler (`client`), and a real small one without torch (`small`)."""

@@ -1,0 +1,31 @@
+"""`strata fleet`: what it prints strata reads, and what it cannot ask it says."""
+
+import pytest
+
+from strata.cli.main import run
+from strata.fleet.schema import load_fleet
+
+
+@pytest.mark.long("times a product of matrices")
+def test_this_machine_is_a_fleet(tmp_path, capsys):
+    assert run(["fleet", "discover", "--local", "--name", "mine"]) == 0
+    (tmp_path / "fleet.yaml").write_text(capsys.readouterr().out)
+    fleet = load_fleet(tmp_path / "fleet.yaml")
+    assert fleet.name == "mine"
+    assert all(domain.num_devices > 0 for domain in fleet.domains)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "nothing to ask"),
+        (("--conf", "/no/slurm.conf"), "slurm"),
+        (("--kube", "x", "--kubeconfig", "/no"), "kube"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(arguments, text, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["fleet", "discover", *arguments]) in (2, 5)
+    error = capsys.readouterr().err
+    assert text in error.casefold()
+    assert "try:" in error

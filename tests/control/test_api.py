@@ -1,0 +1,105 @@
+"""The API of a scheduler in virtual time, behind a real socket: events, metrics, prospects, refusals."""
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from strata.control.api import PATHS, build
+from strata.control.client import Client
+from strata.errors import StrataError, UsageError
+from tests.control.fakes import EAST, WEST, World, piece
+from tests.support.live_server import listening
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A world, and a client of its API."""
+    world, port, is_over = World(tmp_path), [], threading.Event()
+    is_up = threading.Event()
+
+    async def serve():
+        async with listening(build(world.daemon, token="secret")) as number:
+            port.append(number)
+            is_up.set()
+            await asyncio.to_thread(is_over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert is_up.wait(60)
+    yield world, Client(f"http://127.0.0.1:{port[0]}", "secret")
+    is_over.set()
+    thread.join()
+    world.down()
+
+
+def text(client, path):
+    with client._open("GET", path, None, timeout_s=60) as response:
+        return response.read().decode()
+
+
+def test_events_tell_all_jobs_now_and_whenever_one_changed(served):
+    world, client = served
+    events = client.events()
+    assert next(events) == []
+    world.daemon.submit(piece())
+    world.passes(10)
+    (job,) = next(events)
+    assert (job["name"], job["phase"]) == ("a", "running")
+    world.daemon.cancel("a")
+    world.passes(10)
+    while next(events)[0]["phase"] != "cancelled":
+        pass
+    events.close()
+
+
+def test_metrics_are_of_the_loop_as_it_is(served):
+    world, client = served
+    world.daemon.submit(piece())
+    world.drivers[WEST].fails = "503"
+    world.passes(20)
+    lines = text(client, "/metrics").splitlines()
+    assert 'strata_jobs{phase="running"} 1.0' in lines
+    assert f'strata_domain_is_silent{{domain="{WEST}"}} 1.0' in lines
+    assert f'strata_domain_is_silent{{domain="{EAST}"}} 0.0' in lines
+    assert f"strata_turns_total {float(world.daemon.turns)}" in lines
+
+
+def test_every_path_is_described_and_answers(served):
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(10)
+    for path, methods in PATHS.items():
+        if "get" in methods and path != "/v1/events":
+            text(client, path.replace("{name}", "a"))
+    assert client.prospects("a") == []
+    assert list(client.logs("a")) == [
+        f"{name}: a-1 in {name}" for name in world.daemon.snapshot.attempts["a-1"].parts
+    ]
+
+
+def test_a_wrong_token_and_what_is_not_there_are_refused_with_what_to_try(served):
+    _, client = served
+    for other, refused, hint in (
+        (Client(client.url, "wrong"), Client.jobs, "STRATA_TOKEN, or --token-file"),
+        (client, lambda c: c.job("none"), "strata jobs"),
+        (client, lambda c: c.submit({"document": []}), None),
+    ):
+        with pytest.raises(UsageError) as error:
+            refused(other)
+        assert error.value.hint == hint
+
+
+def test_a_full_disk_is_the_schedulers_fault_not_the_users(served, monkeypatch):
+    world, client = served
+    monkeypatch.setattr(world.store, "submit", full)
+    with pytest.raises(StrataError, match="the disk is full") as error:
+        client.submit(piece())
+    assert not isinstance(error.value, UsageError)
+    assert error.value.hint == "make room"
+
+
+def full(*_):
+    raise StrataError("s.db: the disk is full, nothing was written", hint="make room")

@@ -1,0 +1,182 @@
+"""The loop in virtual time: what policies keep of a job along a trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from strata.cli.main import run as strata
+from strata.control.candidates import Candidates
+from strata.control.choosing import choice
+from strata.control.core import Scheduler
+from strata.control.free import Room
+from strata.control.measured import Measured
+from strata.control.policies import PolicyName, choose_by
+from strata.control.replay import ENDLESS, clairvoyant, run, trace_s
+from strata.control.state import Attempt, DomainView, Job, JobSpec, Part, PartPhase, Snapshot
+from strata.fleet.dynamics.regimes import outage
+from strata.fleet.dynamics.replay import Replay
+from strata.fleet.schema import load_fleet
+from strata.simulate.analytic import StepModel
+from strata.workload.pins import Pins
+from strata.workload.schema import load_job
+
+FLEET = load_fleet("seed")
+JOB = load_job("llama-3.1-8b")
+LINKS = len(FLEET.links)
+
+
+@cache
+def candidates() -> Candidates:
+    return Candidates.of(FLEET, JOB)
+
+
+def kept(factors, policy):
+    """Return the share of nominal tokens, and the switches, of a trace of one row every 300 s."""
+    trace = Replay(np.arange(len(factors)) * 300.0, np.asarray(factors, dtype=float))
+    choose = clairvoyant(candidates(), trace, interval_s=300.0) if policy == "clairvoyant" else choose_by(policy)
+    duration_s = trace_s(trace, 300.0)
+    scheduler = Scheduler(choose, lambda _fleet, _job: candidates())
+    result = run(FLEET, [JobSpec("a", JOB, ENDLESS)], scheduler, trace=trace, end_s=duration_s)
+    return result.trained["a"] / (candidates().nominal.max() * duration_s), result.switches
+
+
+def noise(seed, rows=24):
+    return 1 + np.random.default_rng(seed).uniform(-0.3, 0.3, (rows, LINKS))
+
+
+@pytest.mark.parametrize("seed", [11])
+def test_the_seeds_noise_wakes_nobody_and_costs_less_than_ten_points(seed):
+    own, switches = kept(noise(seed), PolicyName.HI_PPO)
+    never, _ = kept(noise(seed), PolicyName.NEVER)
+    assert switches == 0
+    assert own > 0.9
+    assert own >= never - 0.002
+
+
+def test_a_dip_is_left_and_come_back_from():
+    factors = np.ones((40, LINKS))
+    factors[8:24] = 0.1
+    own, switches = kept(factors, PolicyName.HI_PPO)
+    assert switches == 2
+    assert own > kept(factors, PolicyName.NEVER)[0] + 0.1
+    assert own >= kept(factors, PolicyName.HYSTERESIS)[0] - 0.01
+
+
+def test_who_starts_on_slow_links_takes_what_is_fast_there():
+    factors = np.full((12, LINKS), 0.15)
+    assert kept(factors, PolicyName.HI_PPO) == kept(factors, PolicyName.NEVER)
+
+
+def test_where_weights_get_stuck_is_learnt_of_domains_that_are_cut_off():
+    rng, process = np.random.default_rng(6), outage(up_s=14400, down_s=3600)
+    domains, rows = process.reset(rng, (len(FLEET.domains),)), []
+    for _ in range(60):
+        up = dict(zip((domain.name for domain in FLEET.domains), process.factor(domains), strict=True))
+        rows.append([min(up[source], up[dest]) for source, dest in FLEET.links])
+        domains = process.step(domains, 300.0, rng)
+    best_rule = max(kept(rows, rule)[0] for rule in (PolicyName.NEVER, PolicyName.HYSTERESIS))
+    assert kept(rows, PolicyName.HI_PPO)[0] > best_rule
+
+
+def test_nobody_keeps_more_than_who_knows_the_trace():
+    factors = np.where(np.random.default_rng(3).random((16, LINKS)) < 0.2, 0.1, 1.0)
+    most = kept(factors, "clairvoyant")[0]
+    assert all(kept(factors, policy)[0] <= most + 0.005 for policy in PolicyName)
+
+
+def test_links_that_stay_nominal_keep_all_but_what_caution_costs():
+    assert kept(np.ones((12, LINKS)), PolicyName.NEVER) == (pytest.approx(1.0), 0)
+    assert kept(np.ones((12, LINKS)), PolicyName.HI_PPO)[0] > 0.99
+
+
+def test_an_outage_of_every_link_leaves_a_job_where_it_can_train():
+    factors = np.ones((20, LINKS))
+    factors[10:] = 0.0
+    own, _ = kept(factors, PolicyName.HI_PPO)
+    assert own >= kept(factors, PolicyName.NEVER)[0] - 0.01
+
+
+def test_several_jobs_share_devices_and_all_end_with_every_step():
+    specs = [JobSpec(name, JOB, 20, submitted_s=60.0 * i) for i, name in enumerate("abc")]
+    scheduler = Scheduler(choose_by(PolicyName.EXACT), lambda _fleet, _job: candidates())
+    result = run(FLEET, specs, scheduler, trace=None, end_s=1e6)
+    assert {job.steps_done for job in result.jobs.values()} == {20}
+    assert set(result.ends_s) == set("abc")
+    assert result.end_s < 3 * 20 / candidates().nominal.min()
+
+
+def test_the_command_prints_the_rules_beside_the_policy(tmp_path, capsys):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,East_DataCenter>West_DataCenter\n0,1\n300,0\n")
+    assert strata(["replay", "seed", "opt-350m", "--links", str(trace), "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == ["policy", "kept", "switches", "decisions", "timeline", "rules"]
+    assert list(data["rules"]) == ["never", "hysteresis", "exact", "clairvoyant"]
+    assert data["decisions"] == 2
+    assert list(data["timeline"][0]) == ["at_s", "plan", "step_time_s", "reason"]
+
+
+def test_the_command_plays_several_jobs_together(tmp_path, capsys):
+    job = "apiVersion: strata/v1alpha1\nkind: TrainingJob\nname: {}\nmodel: opt-350m\n"
+    job += "train: {{global_batch: 16, sequence: 2048}}\nrun: {{command: [train], steps: 50}}\n"
+    for name in "ab":
+        (tmp_path / name).write_text(job.format(name))
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,East_DataCenter>West_DataCenter\n0,1\n3000,0.5\n")
+    files = [str(tmp_path / name) for name in "ab"]
+    assert strata(["replay", "seed", *files, "--links", str(trace), "-o", "json"]) == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert {name: (job["phase"], job["steps_done"]) for name, job in jobs.items()} == dict.fromkeys(
+        "ab", ("done", 50)
+    )
+    assert strata(["replay", "seed", files[0], files[0], "--links", str(trace)]) == 2
+
+
+def test_a_bad_trace_is_refused_with_all_its_faults(tmp_path, capsys):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,East>West\n0,1\n0,-1\n5,nan\n")
+    assert strata(["replay", "seed", "opt-350m", "--links", str(trace)]) == 2
+    faults = capsys.readouterr().err
+    assert all(f"{trace}:{place}" in faults for place in ("1:8", "3:1", "3:3", "4:3"))
+
+
+@pytest.mark.parametrize("pins", [Pins(pipeline=4), Pins(tensor=2, pipeline=2)])
+def test_what_a_job_fixes_every_candidate_keeps(pins):
+    made = Candidates.of(FLEET, replace(JOB, pins=pins))
+    assert made.plans
+    assert all(plan.keeps(pins) for plan in made.plans)
+
+
+def test_rates_worked_out_together_are_those_of_the_cost_model():
+    states = np.random.default_rng(5).uniform(0.1, 1.3, (3, LINKS))
+    made = Candidates(FLEET, JOB, candidates().plans)
+    made.prepare([tuple(row) for row in states.tolist()])
+    for row in states.tolist():
+        reports = StepModel(made.fleet_at(row), JOB).reports(made.plans)
+        assert made.rates(tuple(row)) == pytest.approx([1 / report.step_time_s for report in reports], rel=1e-12)
+
+
+def test_a_link_that_another_job_uses_counts_half():
+    made = candidates()
+    across = next(plan for plan in made.plans if len(plan.domains) == 2)
+    attempt = Attempt("a-1", "a", 1, across, 0.0, 0, {name: Part(PartPhase.RUNNING) for name in across.domains})
+    jobs = {name: Job(JobSpec(name, JOB, 10)) for name in "ab"}
+    views = {domain.name: DomainView(domain.name, 8, 0.0) for domain in FLEET.domains}
+    choose = choose_by(PolicyName.EXACT)
+
+    def step_s(attempts):
+        state = Snapshot(FLEET, jobs, attempts, views)
+        return choice(
+            made, choose, state, jobs["b"], now_s=0.0, room=Room(dict.fromkeys(views, 8)), current=across,
+            interval_s=300.0, measured=Measured(state),
+        ).step_time_s  # fmt: skip
+
+    alone, shared = step_s({}), step_s({"a-1": attempt})
+    assert alone is not None
+    assert shared is not None
+    assert shared > alone

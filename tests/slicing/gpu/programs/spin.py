@@ -1,0 +1,75 @@
+"""Keeps the device at work for some seconds with kernels of given lengths, and says for how long it was.
+
+Words: turns of a loop that the device makes in a microsecond (0: measure and say it), seconds, then microseconds
+of each kernel of a round, as 20x100 or 2000000. A round ends with a wait. Turns are counted, not time, since a
+kernel's clock goes on while another tenant has its turn."""
+
+import ctypes
+import sys
+import time
+
+from cu import begin, check, say
+
+PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry spin(.param .u64 turns, .param .u64 out)
+{
+    .reg .pred %p;
+    .reg .u64 %left, %sum, %at;
+    ld.param.u64 %left, [turns];
+    ld.param.u64 %at, [out];
+    mov.u64 %sum, 1;
+again:
+    mad.lo.u64 %sum, %sum, %left, 1;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %p, %left, 0;
+    @%p bra again;
+    st.global.u64 [%at], %sum;
+    ret;
+}
+"""
+
+
+def main() -> None:
+    begin()
+    module, kernel, out = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    check("cuModuleLoadData", ctypes.byref(module), PTX)
+    check("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
+    check("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(8))
+
+    def launch(turns: int) -> None:
+        value = ctypes.c_uint64(turns)
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(value), ctypes.addressof(out))
+        check("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+
+    if float(sys.argv[1]) == 0:
+        say(per_us=measure(launch))
+        return
+    per_us, seconds, spans = float(sys.argv[1]), float(sys.argv[2]), []
+    for word in sys.argv[3:]:
+        count, _, span = word.rpartition("x")
+        spans += [int(span)] * int(count or 1)
+    begun, worked_us, longest_s = time.monotonic(), 0, 0.0
+    while time.monotonic() - begun < seconds:
+        for span in spans:
+            at = time.monotonic()
+            launch(max(1, int(per_us * span)))
+            longest_s = max(longest_s, time.monotonic() - at)
+        check("cuCtxSynchronize")
+        worked_us += sum(spans)
+    say(share=worked_us / 1e6 / (time.monotonic() - begun), longest_launch_s=longest_s)
+
+
+def measure(launch) -> float:
+    turns, best_s = 20_000_000, float("inf")
+    for _ in range(5):
+        begun = time.monotonic()
+        launch(turns)
+        check("cuCtxSynchronize")
+        best_s = min(best_s, time.monotonic() - begun)
+    return turns / (1e6 * best_s)
+
+
+main()

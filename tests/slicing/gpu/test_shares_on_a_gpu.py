@@ -1,0 +1,55 @@
+# ruff: noqa: T201
+"""Shares of a real device's time: mixed kernels, two tenants. The law itself is `strata bench slicing`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.slicing.gpu.machine import PROGRAMS, environment, run, why_no_gpu
+
+pytestmark = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+SECONDS = 10
+POINTS = 5.0
+
+
+@pytest.fixture(scope="module")
+def per_us() -> str:
+    return str(run("spin.py", "0", env=environment(None))["per_us"])
+
+
+def cores(ledger, percent: int) -> dict[str, str]:
+    return environment(ledger, STRATA_CORES_LIMIT=str(percent))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        pytest.param(("20x100",), id="20 x 0.1 ms"),
+        pytest.param(("999x20", "200000"), id="999 x 20 us, 200 ms"),
+        pytest.param(("10", "100", "1000", "10000", "40000"), id="10 us to 40 ms"),
+    ],
+)
+@pytest.mark.parametrize("percent", [10, 30, 70])
+def test_a_share_is_kept_within_5_points_over_10_seconds(ledger, per_us, percent, spans):
+    alone = run("spin.py", per_us, str(SECONDS), *spans, env=environment(None))["share"]
+    told = run("spin.py", per_us, str(SECONDS), *spans, env=cores(ledger, percent))
+    print(f"\nasked for {percent} %, got {100 * told['share']:.1f} % (alone {100 * alone:.1f} %)")
+    assert 100 * told["share"] == pytest.approx(min(percent, 100 * alone), abs=POINTS)
+    assert told["longest_launch_s"] <= 0.25 + max(int(span.rpartition("x")[2]) for span in spans) / 1e6
+
+
+def test_two_tenants_get_their_shares(tmp_path, per_us):
+    command = [sys.executable, str(PROGRAMS / "spin.py"), per_us, str(SECONDS), "20x100"]
+    asked = (30, 60)
+    # In one folder, where they see each other on the device's board.
+    tenants = [
+        subprocess.Popen(command, env=cores(tmp_path / f"{at}.ledger", percent), stdout=subprocess.PIPE, text=True)
+        for at, percent in enumerate(asked)
+    ]
+    got = [100 * json.loads(tenant.communicate(timeout=300)[0])["share"] for tenant in tenants]
+    print(f"\ntwo tenants asked for {asked} %, got {got}")
+    assert got == [pytest.approx(percent, abs=POINTS) for percent in asked]

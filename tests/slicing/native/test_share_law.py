@@ -1,0 +1,57 @@
+"""The law of compute shares, in virtual time: what programs get, and how long a launch may wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.evaluation.bench.slicing_shares import play_shares
+from tests.slicing.fake_accelerators import find_compiler
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc")
+
+KERNELS_OF_SECONDS = "199 x 50 us and 2 s, wait"
+
+
+@pytest.fixture(scope="module")
+def played():
+    return play_shares(["cc"])
+
+
+def got(played, case: str) -> list[float]:
+    return [one.got_40_s for one in played if one.case == case]
+
+
+def test_a_share_is_kept_within_5_points_over_10_seconds(played):
+    kept = [one for one in played if not one.case.startswith("lent") and one.requested]
+    assert len(kept) >= 12
+    # Programs that ask for more than they use get what they use; no window of 10 s divides into kernels of 2 s.
+    off = {
+        (one.case, one.requested): one.got_10_s
+        for one in kept
+        if abs(one.got_10_s - one.requested) > 0.05 and "24 %" not in one.case and one.case != KERNELS_OF_SECONDS
+    }
+    assert off == {}
+    assert got(played, KERNELS_OF_SECONDS) == [pytest.approx(0.5, abs=0.05)]
+
+
+def test_a_program_that_uses_less_than_its_share_is_not_held_up(played):
+    (sparse,) = (one for one in played if "24 %" in one.case)
+    assert (sparse.got_40_s, sparse.longest_wait_s) == (pytest.approx(0.238, abs=0.002), 0)
+
+
+def test_no_launch_waits_longer_than_a_quarter_of_a_second(played):
+    assert max(one.longest_wait_s for one in played) <= 0.25
+
+
+def test_time_that_nobody_wants_is_lent_and_taken_back(played):
+    assert got(played, "lent: alone") == [pytest.approx(1, abs=0.01)]
+    assert got(played, "lent: taken back") == [pytest.approx(0.3, abs=0.05), pytest.approx(0.7, abs=0.05)]
+    lent, busy = got(played, "lent: beside one half idle")
+    assert lent > 0.5
+    assert busy == pytest.approx(0.2, abs=0.02)  # all that it wants: 2 ms of work, 8 ms of rest
+
+
+def test_time_that_nobody_has_a_claim_to_is_divided_by_share_and_goes_to_the_highest_priority_first(played):
+    by_share = [pytest.approx(0.375, abs=0.05), pytest.approx(0.625, abs=0.05)]
+    assert got(played, "lent: 20 % that nobody has") == by_share
+    assert got(played, "lent: by priority") == [pytest.approx(0.5, abs=0.05), pytest.approx(0.5, abs=0.05)]
