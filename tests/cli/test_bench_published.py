@@ -108,6 +108,15 @@ def test_two_times_of_one_layout_are_no_pair_of_plans(answer):
     assert answer(KORTHIKANTI, changed(KORTHIKANTI, step_s="20"))["pairs_ranked"] is None
 
 
+@pytest.mark.parametrize(("older", "newer"), [("25.11", "25.11"), ("25.11", "26.04")])
+def test_plans_are_a_pair_where_one_release_ran_both(answer, older, newer):
+    first = changed(KORTHIKANTI, name=f"GPT {older}")
+    second = changed(KORTHIKANTI, name="GPT", virtual_stages="1", step_s="17")  # ranked wrong
+    told = answer(f"{first},", f"{second},{newer}", header=f"{HEADER},release")
+    assert told["any_release"] == {"pairs": 1, "pairs_ranked": 0.0}
+    assert (told["pairs"], told["pairs_ranked"]) == ((1, 0.0) if older == newer else (0, None))
+
+
 def test_context_ranks_are_a_column_of_their_own(answer, refusal):
     header = HEADER.replace(",dp,", ",dp,cp,")
 

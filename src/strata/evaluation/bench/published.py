@@ -22,8 +22,9 @@ def measure(runs: Sequence[PublishedRun], *, progress: Progress = silent) -> dic
     """Predict every run of a table; errors are relative and null where `step_s` is not given.
 
     memory_error: of `memory_bytes`, in rows whose peak was published.
-    means: by source, error is the mean absolute one, bias the mean. pairs_ranked: of all pairs of layouts of one
-    job on the same machines whose times are known, the share ranked as measured; null where there is none.
+    means: by source, error is the mean absolute one, bias the mean. pairs_ranked: of all `pairs` of layouts of one
+    job on the same machines with the same release of the software, whose times are known, the share ranked as
+    measured; null where there is none. any_release: the same, whatever the releases.
     """
     predicted = list[dict[str, Any]]()
     with progress("predicting", total=len(runs)) as advance:
@@ -45,7 +46,12 @@ def measure(runs: Sequence[PublishedRun], *, progress: Progress = silent) -> dic
             if run.memory_bytes is not None:
                 predicted[-1]["memory_error"] = choice.reserved_bytes / run.memory_bytes - 1
             advance(len(predicted))
-    return {"rows": predicted, "means": _means(predicted), "pairs_ranked": _ranked(runs, predicted)}
+    return {
+        "rows": predicted,
+        "means": _means(predicted),
+        **_ranked(runs, predicted, one_release=True),
+        "any_release": _ranked(runs, predicted, one_release=False),
+    }
 
 
 def _means(predicted: Sequence[dict[str, Any]], names: Sequence[str] = (), error: str = "error") -> dict[str, Any]:
@@ -88,18 +94,21 @@ def _kind(run: PublishedRun) -> str:
     return "copies alone" if run.tensor_parallel * run.pipeline_parallel == 1 else "tensor and pipeline"
 
 
-def _ranked(runs: Sequence[PublishedRun], predicted: Sequence[dict[str, Any]]) -> float | None:
+def _ranked(
+    runs: Sequence[PublishedRun], predicted: Sequence[dict[str, Any]], *, one_release: bool
+) -> dict[str, Any]:
     jobs: dict[object, list[tuple[float, float, object]]] = defaultdict(list)
     for run, row in zip(runs, predicted, strict=True):
         if run.step_s is not None:
-            jobs[run.job].append((run.step_s, row["predicted_s"], run.layout))
+            key = (run.job, run.release if one_release else None)
+            jobs[key].append((run.step_s, row["predicted_s"], run.layout))
     right = [
         (a[0] - b[0]) * (a[1] - b[1]) > 0
         for plans in jobs.values()
         for a, b in combinations(plans, 2)
         if a[0] != b[0] and a[2] != b[2]
     ]
-    return sum(right) / len(right) if right else None
+    return {"pairs": len(right), "pairs_ranked": sum(right) / len(right) if right else None}
 
 
 def show(runs: Sequence[PublishedRun], data: dict[str, Any]) -> Shown:
@@ -134,8 +143,9 @@ def show(runs: Sequence[PublishedRun], data: dict[str, Any]) -> Shown:
         yield ""
         yield rows((head, "rows", "mean |error|", "bias"), body, right=(1, 2, 3))
     yield "published, predicted: seconds a step; fits: in the memory of a card, none left free"
-    if data["pairs_ranked"] is not None:
-        yield f"pairs of plans of one job ranked as measured: {data['pairs_ranked']:.0%}"
+    for told, which in ((data, "of one job and release"), (data["any_release"], "of one job, of any release")):
+        if told["pairs"]:
+            yield f"{told['pairs']} pairs of plans {which}: {told['pairs_ranked']:.0%} ranked as measured"
 
 
 def _percent(value: float | None, *, signed: bool = True) -> str:

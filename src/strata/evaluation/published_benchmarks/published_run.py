@@ -51,6 +51,9 @@ _DROPS: Final = re.compile(
 )
 _DROPS_NONE: Final = re.compile(r"\b(no|not|without|dropless)\b[- ]?(token)?[- ]?(drop|\b)", re.I)
 
+_RELEASE: Final = re.compile(r"(?<![\d.])2[4-9]\.\d\d(?:\.\d\d)?(?![\d.])")
+"""Of NVIDIA's containers, as rows are named by: 25.09, 26.02.01."""
+
 _NOTHING: Final = ("n/a", "na", "nan", "null", "-")
 """What tables write in the place of a value that there is none of."""
 
@@ -60,7 +63,10 @@ _PRECISIONS: Final = {"mixed": "bf16", "amp_bf16": "bf16", "amp_fp8": "fp8", "fp
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """One row. `microbatch` and `virtual_stages` None: not published; `step_s` None: not known."""
+    """One row. `microbatch` and `virtual_stages` None: not published; `step_s` None: not known.
+
+    release: of the software that ran it; empty where the row does not say.
+    """
 
     row: int
     source: str
@@ -87,6 +93,7 @@ class PublishedRun:
     drops_tokens: bool = False
     note: str = ""
     block_scales: bool = False
+    release: str = ""
 
     @property
     def job(self) -> tuple[object, ...]:
@@ -205,7 +212,8 @@ class _Row:
             tensor_parallel=counts["tp"], pipeline_parallel=counts["pp"], data_parallel=counts["dp"],
             context_parallel=context, expert_parallel=experts, virtual_stages=virtual,
             recompute=again, zero_stage=zero, step_s=step_s, drops_tokens=self._drops_tokens(),
-            note=self.cells.get("note", ""), block_scales=self.cells["precision"].lower() == "mxfp8",
+            note=self.cells.get("note", ""), release=self._release(),
+            block_scales=self.cells["precision"].lower() == "mxfp8",
             memory_bytes=None if memory_gib is None else memory_gib * 2**30,
         )  # fmt: skip
         self._contradictions(result)
@@ -239,6 +247,11 @@ class _Row:
             self.fault("sequence", f"{run.spec.name} has learned positions for {longest} tokens only")
         if run.accelerator.peak_flops(run.precision) is None:
             self.fault("precision", f"no {run.precision} rate is known of {run.accelerator.name}")
+
+    def _release(self) -> str:
+        """Return the release of the software that a row says, in a column of its own or in its name."""
+        named = _RELEASE.search(self.cells.get("name", ""))
+        return self.cells.get("release") or (named[0] if named else "")
 
     def _drops_tokens(self) -> bool:
         """Whether the name or the note of a row says that experts drop tokens."""

@@ -24,9 +24,6 @@ sends a token once to each node (§3.2.2)."""
 _ASYNC: Final = re.compile(r"\basync(hronous)?[- ]?(tp\b|tensor)", re.I)
 """In a row's name or note: sums of tensor parallelism ran behind products."""
 
-_RELEASE: Final = re.compile(r"(?<![\d.])2[4-9]\.\d\d(?:\.\d\d)?(?![\d.])")
-"""Of NVIDIA's containers, as rows are named by: 25.09, 26.02.01."""
-
 
 def software_of(run: PublishedRun) -> Software:
     """Return what ran a row, as far as its source tells."""
@@ -67,11 +64,10 @@ def _megatron(run: PublishedRun) -> Software:
 
     Its tags v0.2.0 to v0.6.0 (scripts/performance/configs, src/megatron/bridge/perf_recipes) say which dispatcher
     (`moe_flex_dispatcher_backend`), whether exchanges overlap (`moe_a2a_overlap`), whether a step is one graph
-    (`cuda_graph_impl`). Without a release in its name a row is taken as of one of 2025. gpt-oss has experts with
+    (`cuda_graph_impl`). A row without a release is taken as of one of 2025. gpt-oss has experts with
     biases and clamps, whose activation function was many kernels before.
     """
-    match = _RELEASE.search(run.name)
-    release = match[0] if match else "25"
+    release = run.release or "25"
     name, card = run.spec.name.casefold(), run.accelerator.name.partition("-")[0]
     is_rack, is_oss = card.startswith("GB"), "gpt-oss" in re.sub(r"[ _]", "-", run.name.casefold())
     is_large, is_latent = name == "qwen3-235b-a22b", run.spec.latent is not None
