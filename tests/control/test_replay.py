@@ -173,7 +173,7 @@ def test_a_link_that_another_job_uses_counts_half():
         state = Snapshot(FLEET, jobs, attempts, views)
         return choice(
             made, choose, state, jobs["b"], now_s=0.0, room=Room(dict.fromkeys(views, 8)), current=across,
-            interval_s=300.0, measured=Measured(state),
+            interval_s=300.0, measured=Measured(state, lambda _fleet, _spec: made),
         ).step_time_s  # fmt: skip
 
     alone, shared = step_s({}), step_s({"a-1": attempt})

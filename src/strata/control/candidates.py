@@ -6,15 +6,16 @@ response fitted at nominal links. States are remembered, so a level that lasts c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.control.sharing import sent_s
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import StepModel, step_times_s
 from strata.training.environment.network import scaled
@@ -62,6 +63,7 @@ class Candidates:
         self.model = StepModel(fleet, job)
         self.with_plan = lru_cache(maxsize=4)(self._with_plan)
         self.moves_s = lru_cache(maxsize=_REMEMBERED)(self._moves_s)
+        self._sent_s = lru_cache(maxsize=_REMEMBERED)(partial(sent_s, self.model))
 
     @classmethod
     def of(cls, fleet: Fleet, job: TrainingJob) -> Candidates:
@@ -165,6 +167,20 @@ class Candidates:
             return rates
         least = np.where(self._holders, np.maximum(speeds, SLOWEST), np.inf).min(axis=1)  # [P]
         return np.asarray(rates / (1 + rates * (1 / least - 1) * self._compute_s))
+
+    def loads(self, plan: TrainingPlan, factors: tuple[float, ...]) -> Mapping[int, float]:
+        """Return the share of each link's time that a plan fills where no other job sends, by number of the link.
+
+        factors: as for `rates`.
+        """
+        if len(plan.domains) == 1:
+            return {}
+        known = self.with_plan(plan)
+        rate = float(known.rates(factors)[known.index[plan]])
+        return {
+            self.column[pair]: min(1.0, rate * busy_s / max(factors[self.column[pair]], SLOWEST))
+            for pair, busy_s in self._sent_s(plan).items()
+        }
 
     @cached_property
     def _compute_s(self) -> Floats:

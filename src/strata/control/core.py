@@ -89,7 +89,7 @@ class Scheduler:
             for name, job in state.jobs.items()
             if job.retry_s is not None and name in snapshot.jobs and snapshot.jobs[name].retry_s != job.retry_s
         ]
-        seen = Measured(state)
+        seen = Measured(state, self.plans)
         # 3. Order the queue.
         queue = ordered(state, now_s)
         # 4. Let each running job's coordinator answer.

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata.arrays import Floats
-from strata.control.candidates import Candidates, links_used
+from strata.control.candidates import Candidates
+from strata.control.sharing import Shares
 from strata.control.state import DomainSeen, LinkSeen, PartPhase, PartSeen, Start
 from strata.fleet.dynamics.replay import Replay
-from strata.fleet.fleet import Fleet, Pair
+from strata.fleet.fleet import Fleet
 from strata.workload.plan import TrainingPlan
 
 
@@ -32,7 +33,6 @@ class _Run:
     done: float
     pause_s: float
     before: int
-    links: tuple[int, ...]
 
 
 class SimulatedSites:
@@ -50,7 +50,6 @@ class SimulatedSites:
         self.runs: dict[str, _Run] = {}
         self.trained: dict[str, float] = {}
         self.last_plan: dict[str, TrainingPlan] = {}
-        self.last_pace: dict[str, float] = {}
 
     def factors(self, at_s: float) -> Floats:
         """Return the factors of all links at a time."""
@@ -91,11 +90,10 @@ class SimulatedSites:
         if before is not None:
             candidates = candidates.with_plan(before)
         index = -1 if before is None else candidates.index[before]
-        used = _links_of(attempt.plan, self.pairs)
         done = max(self.trained.get(attempt.job, 0.0), float(attempt.from_step))
         run = _Run(
             attempt.job, start.spec.steps, candidates, attempt.plan, {start.domain: PartPhase.RUNNING}, done, 0.0,
-            index, used,
+            index,
         )  # fmt: skip
         run.pause_s = self._pause_s(run)
         self.runs[attempt.id], self.last_plan[attempt.job] = run, attempt.plan
@@ -142,16 +140,19 @@ class SimulatedSites:
         return float(run.candidates.moves_s(row)[run.before, run.candidates.index[run.plan]])
 
     def _rates(self, factors: Floats) -> list[tuple[_Run, float]]:
-        """Return the steps a second of what trains: jobs on one link have equal shares of it."""
+        """Return the steps a second of what trains: jobs on one link have max-min fair shares of it."""
         active = [run for run in self.runs.values() if set(run.phases.values()) == {PartPhase.RUNNING}]
         active = [run for run in active if set(run.phases) == set(run.plan.domains)]
-        users = np.zeros(len(self.pairs))
-        for run in active:
-            users[list(run.links)] += 1
-        shares = tuple((factors / np.maximum(users, 1)).tolist())
+        now = tuple(factors.tolist())
+        shares = Shares(len(now), {run.job: run.candidates.loads(run.plan, now) for run in active})
+        speeds: tuple[float, ...] = ()
         if self.speeds is not None:
-            shares += tuple(_row(self.speeds, self.now_s, len(self.fleet.domains)).tolist())
-        return [(run, float(run.candidates.rates(shares)[run.candidates.index[run.plan]])) for run in active]
+            speeds = tuple(_row(self.speeds, self.now_s, len(self.fleet.domains)).tolist())
+        rates = []
+        for run in active:
+            own = tuple((factors * shares.of(run.job)).tolist())
+            rates.append((run, float(run.candidates.rates(own + speeds)[run.candidates.index[run.plan]])))
+        return rates
 
 
 def _row(trace: Replay | None, at_s: float, columns: int) -> Floats:
@@ -159,8 +160,3 @@ def _row(trace: Replay | None, at_s: float, columns: int) -> Floats:
         return np.ones(columns)
     row = int(np.searchsorted(trace.times_s, at_s + 1e-6, side="right")) - 1
     return np.asarray(trace.factors[max(row, 0)])
-
-
-def _links_of(plan: TrainingPlan, pairs: tuple[Pair, ...]) -> tuple[int, ...]:
-    used = links_used(plan)
-    return tuple(i for i, pair in enumerate(pairs) if pair in used)
