@@ -333,7 +333,7 @@ class _Row:
             times = layers.work[None, :] - layers.work[:, None]
             at, limit_bytes = np.arange(len(times)), problem.model.memory_limit_bytes(domain)
             fits = at[None, :] >= at[:, None] + chunks
-            if shapes and problem.is_partial and config.recompute is Recompute.NONE:
+            if shapes and problem.recomputes_some(config):
                 again = [self._again_s(domain, shape, limit_bytes, is_whole=chunks > 1) for shape in shapes]
                 times = times + np.min(again, axis=0)
             elif shapes:

@@ -223,10 +223,11 @@ class ChainSpace:
         for place in np.flatnonzero(inside.any(axis=0)):
             sums_s[place] = gradients_s(self.problem, self.domains[place], config)
         # Under ZeRO-1 half of it hides behind the forward, half behind the backward.
-        forward, backward = (way[members] for way in compute_cost.ways_s)
+        longest = self.problem.compute_cost(self.problem.longest_backwards(config))
+        forward, backward = (way[members] for way in longest.ways_s)
         both = max(job.zero_stages) > 0
         own_s = np.where(inside == 1, backward + both * forward, 0.0).max(axis=1)
-        most_s = compute_cost.backward_s + both * compute_cost.forward_s  # of layers in unlike domains
+        most_s = longest.backward_s + both * longest.forward_s  # of layers in unlike domains
         hidden_s = np.where(inside.sum(axis=1) == 1, own_s, most_s)
         return np.asarray(after_s + np.maximum(0.0, np.where(inside == 1, sums_s, np.inf).min(axis=1) - hidden_s))
 
@@ -241,15 +242,12 @@ class ChainSpace:
         held = self.problem.held_layers
         if key not in held:
             most = np.floor(self._most_layers(config, largest_bytes)[0])
-            if self._recomputes_some(config):
+            if self.problem.recomputes_some(config):
                 full = replace(config, recompute=Recompute.FULL)
                 most = np.maximum(most, np.floor(self._most_layers(full, largest_bytes)[0]))
             held[key] = np.concatenate([[0], np.cumsum(most)])
         layers = len(self.problem.job.layers)
         return np.asarray(held[key][np.minimum(stages, layers)] >= self._like_layers[1])
-
-    def _recomputes_some(self, config: ParallelConfig) -> bool:
-        return self.problem.is_partial and config.recompute is Recompute.NONE
 
     def _again(self, config: ParallelConfig, stages: Ints) -> Floats:
         """Return by which share of a microbatch's work at least so many stages recompute some of their layers.
@@ -257,7 +255,7 @@ class ChainSpace:
         A stage of n like layers that holds j microbatches of what they keep, each a, with room for F layers so:
         recomputing frees j d each, so of n layers (n - F) (state + j a) / (j d) >= n - floor(F) are recomputed.
         """
-        if not self._recomputes_some(config):
+        if not self.problem.recomputes_some(config):
             return np.zeros(len(stages))
         largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
         known, key = self.problem.recomputed_layers, (largest_bytes, config.work, config.data_parallel)

@@ -260,6 +260,15 @@ class Problem:
         frees = bool((layers.activation_bytes >= layers.checkpoint_bytes).all())
         return frees and Recompute.NONE in modes and Recompute.FULL in modes and not self.is_even
 
+    def longest_backwards(self, config: ParallelConfig) -> ParallelConfig:
+        """Return the setting whose backwards are the longest of this one's plans: all layers are recomputed where
+        some may be. So much may hide behind them."""
+        return replace(config, recompute=Recompute.FULL) if self.recomputes_some(config) else config
+
+    def recomputes_some(self, config: ParallelConfig | CommonConfig) -> bool:
+        """Whether plans of a setting recompute as many layers of a stage as they must."""
+        return self.is_partial and config.recompute is Recompute.NONE
+
     @cached_property
     def kinds(self) -> dict[str, int]:
         """A number per domain, the same where a stage takes the same time: like devices in like nodes."""

@@ -163,7 +163,7 @@ class Shapes:
     def _alike(self, unit: Unit, common: CommonConfig, shapes: _Whole, rows: Ints) -> ShapeBounds:
         total, made = shapes.total[rows], shapes.data_parallel[rows] * common.microbatch_size
         figures = self._figures_of(unit[0], common)[shapes.way[rows]]
-        work_s, backward_s, equal, layer_s, operation_s, update_s = figures.T
+        work_s, backward_s, equal, layer_s, operation_s, update_s, forward_s = figures.T
         full = -(-equal.astype(np.int64) // total)
         exchanged_s = np.zeros(len(rows))
         if max(self.problem.job.zero_stages) >= 2:
@@ -174,12 +174,12 @@ class Shapes:
         return ShapeBounds(
             work_s, total, made, np.maximum(full * operation_s, work_s / total / 2),
             (backward_s + exchanged_s) / total, full, full * total - equal.astype(np.int64), layer_s,
-            self._after_s(unit, shapes, rows, (work_s, backward_s, update_s)) / total,
+            self._after_s(unit, shapes, rows, (forward_s, backward_s, update_s)) / total,
         )  # fmt: skip
 
     def _after_s(self, unit: Unit, shapes: _Whole, rows: Ints, each_s: tuple[Floats, Floats, Floats]) -> Floats:
         """Return what follows the microbatches at least, all stages together (`ChainSpace.bounds`)."""
-        job, (work_s, backward_s, update_s) = self.problem.job, each_s
+        job, (forward_s, backward_s, update_s) = self.problem.job, each_s
         copies, zero = shapes.copies[rows], max(job.zero_stages)
         if not zero and not self.problem.splitting.is_any:
             copies = np.ones_like(copies)
@@ -188,7 +188,7 @@ class Shapes:
             return np.asarray(after_s)
         domains = [self.problem.fleet.domains[i] for i in unit]
         sums_s = [min(gradients_s(self.problem, d, shapes.configs[row]) for d in domains) for row in rows.tolist()]
-        return np.asarray(after_s + np.maximum(0.0, sums_s - (work_s if zero else backward_s)))
+        return np.asarray(after_s + np.maximum(0.0, sums_s - backward_s - (forward_s if zero else 0.0)))
 
     def _unlike(
         self, unit: Unit, config: ParallelConfig, stages: Ints
@@ -197,7 +197,8 @@ class Shapes:
         domains, cost = [problem.fleet.domains[i] for i in unit], problem.compute_cost(config)
         works = cost.work_s[list(unit)]
         pace = 1 / float((stages / works).sum())
-        hidden_s = (cost.backward_s + self._exchanged_s(domains, config, stages)) / total
+        backward_s = problem.compute_cost(problem.longest_backwards(config)).backward_s
+        hidden_s = (backward_s + self._exchanged_s(domains, config, stages)) / total
         samples = config.microbatch_size * config.data_parallel
         # Of the slowest stage forward or backward is half; it counts as one of a like layer each.
         return float(works.min()), total, samples, pace / 2, hidden_s, 1, total - 1, pace, 0.0
@@ -220,15 +221,15 @@ class Shapes:
         return 2 * longest_s
 
     def _figures_of(self, index: int, common: CommonConfig) -> Floats:
-        """Return what layers take in a domain in each way to split them [ways, 6], NaN where that is not known.
+        """Return what layers take in a domain in each way to split them [ways, 7], NaN where that is not known.
 
-        Work and backward of all layers; the largest group alike in time: how many, their time, and that of the
-        longer way; and updates of all.
+        Work of all layers, their backward at most; the largest group alike in time: how many, their time, and that
+        of the longer way; and updates and forward of all.
         """
         domain, common = self.problem.fleet.domains[index], replace(common, holds_outer=False)
         key = self.problem.kinds[domain.name], common
         if key not in self._figures:
-            table = np.full((len(self._ways), 6), np.nan)
+            table = np.full((len(self._ways), 7), np.nan)
             for row, shape in enumerate(self._ways.values()):
                 layers = self.problem.layers(domain, _at(shape, common))
                 if layers is None:
@@ -237,7 +238,10 @@ class Shapes:
                 count, layer_s = equal_layers(times)
                 alike = np.isclose(times, layer_s, rtol=1e-6, atol=0.0)
                 longer = np.maximum(np.diff(layers.forward)[alike].min(), np.diff(layers.backward)[alike].min())
-                table[row] = layers.work[-1], layers.backward[-1], count, layer_s, longer, layers.update[-1]
+                again = self.problem.layers(domain, self.problem.longest_backwards(_at(shape, common)))
+                assert again is not None, "speed does not depend on what is recomputed"
+                ways_s = layers.work[-1], again.backward[-1], layers.update[-1], layers.forward[-1]
+                table[row] = *ways_s[:2], count, layer_s, longer, *ways_s[2:]
             self._figures[key] = table
         return self._figures[key]
 
@@ -261,7 +265,7 @@ class Shapes:
     def _may_fit(self, shapes: _Whole, common: CommonConfig, limit_bytes: float) -> Bools:
         """Whether memory could hold the model's like layers: `ChainSpace.may_fit` of all shapes at once."""
         most = self._most_layers(shapes, common, limit_bytes)
-        if self.problem.is_partial and common.recompute is Recompute.NONE:
+        if self.problem.recomputes_some(common):
             full = replace(common, recompute=Recompute.FULL)
             most = np.maximum(most, self._most_layers(shapes, full, limit_bytes))
         depth = np.arange(1, most.shape[1] + 1)
