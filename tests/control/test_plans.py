@@ -12,7 +12,7 @@ from strata.workload.schema import load_job
 
 def test_jobs_that_differ_by_name_alone_share_their_plans(monkeypatch):
     made = []
-    monkeypatch.setattr(plans.Candidates, "of", lambda _fleet, job: made.append(job.name) or object())
+    monkeypatch.setattr(plans.Candidates, "of", lambda _fleet, job, **_: made.append(job.name) or object())
     fleet, plan = load_fleet("seed"), plans.planner()
     job = load_job("opt-350m")
     other = replace(load_job("opt-350m"), name="other")

@@ -12,11 +12,14 @@ from strata.control.driver import Driver
 from strata.control.drivers.launch import Workplace
 from strata.control.drivers.local import LocalDriver
 from strata.control.drivers.slurm import SlurmDriver
+from strata.control.meeting import apart
 from strata.control.plans import planner
 from strata.control.policies import PolicyName, choose_by, inside_by
 from strata.control.probes import SHARE, Prober
 from strata.control.store import Store
+from strata.decision import Reason
 from strata.errors import UsageError
+from strata.fleet.fleet import Pair
 from strata.fleet.schema import DriverEntry, KubeEntry, LocalEntry, SlurmEntry, load_drivers, load_fleet
 
 
@@ -32,6 +35,7 @@ def assembled(
 ) -> Iterator[Daemon]:
     """Yield a daemon that `run` starts. Raises BadFile and UsageError for files that cannot be used."""
     clock, folder = steady_clock(), store.resolve().with_suffix(".strata")
+    cannot_meet: dict[Pair, Reason] = {}
     with ExitStack() as stack:
 
         def read() -> Sites:
@@ -41,6 +45,8 @@ def assembled(
                     f"{source}: no domain says what starts work in it, so it can be planned for and not run on",
                     hint="driver: {kind: local} in a domain",
                 )
+            nonlocal cannot_meet
+            cannot_meet = apart(entries)
             workplace = Workplace(folder, fleet, {name: entry.address for name, entry in entries.items()})
             drivers = {name: _driver(name, entry, workplace, source.parent) for name, entry in entries.items()}
             own = stack.enter_context(ExitStack())
@@ -50,7 +56,8 @@ def assembled(
 
         sites = read()
         kept = stack.enter_context(Store(store))
-        scheduler = Scheduler(choose_by(policy), planner(), interval_s, inside=inside_by(policy))
+        plans = planner(lambda: cannot_meet)
+        scheduler = Scheduler(choose_by(policy), plans, interval_s, inside=inside_by(policy))
         yield Daemon(kept, scheduler, sites, reread=read, probe_every_s=probe_every_s, clock=clock)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import combinations, pairwise
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.control.sharing import sent_s
+from strata.decision import Reason
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import StepModel, step_times_s
 from strata.training.environment.network import scaled
@@ -45,16 +47,24 @@ SPREAD: Final = 0.3
 
 DRAWS: Final = 16
 
+NOBODY_APART: Final[Mapping[Pair, Reason]] = MappingProxyType({})
+
 _CLOSE: Final = 0.01
 _SLACK: Final = 1e-6
 _REMEMBERED: Final = 4096
 
 
 class Candidates:
-    """P plans of one job on one fleet, the best at nominal links first."""
+    """P plans of one job on one fleet, the best at nominal links first.
 
-    def __init__(self, fleet: Fleet, job: TrainingJob, plans: Sequence[TrainingPlan]) -> None:
-        self.fleet, self.job, self.plans = fleet, job, tuple(plans)
+    apart: pairs of domains that cannot work on one job together, so no plan has both, and why.
+    """
+
+    def __init__(
+        self, fleet: Fleet, job: TrainingJob, plans: Sequence[TrainingPlan], *,
+        apart: Mapping[Pair, Reason] = NOBODY_APART,
+    ) -> None:  # fmt: skip
+        self.fleet, self.job, self.plans, self.apart = fleet, job, tuple(plans), apart
         self.pairs: tuple[Pair, ...] = tuple(fleet.links)
         self.moments: dict[object, object] = {}
         """What `outlook_of` looked at lately; the jobs of one kind share it."""
@@ -66,21 +76,28 @@ class Candidates:
         self._sent_s = lru_cache(maxsize=_REMEMBERED)(partial(sent_s, self.model))
 
     @classmethod
-    def of(cls, fleet: Fleet, job: TrainingJob) -> Candidates:
+    def of(cls, fleet: Fleet, job: TrainingJob, *, apart: Mapping[Pair, Reason] = NOBODY_APART) -> Candidates:
         """Return the plans that are the fastest somewhere: best sets, single domains, warm-ups for slow links."""
         plans: dict[TrainingPlan, None] = {}
-        for level in LEVELS if fleet.links else LEVELS[:1]:
-            slower = fleet.with_links(scaled(link, bandwidth=level) for link in fleet.links.values())
+        met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
+        for level in LEVELS if met.links else LEVELS[:1]:
+            slower = met.with_links(scaled(link, bandwidth=level) for link in met.links.values())
             problem = problem_of(slower, job)
             items = shortlist(problem, most=2 * MOST_PLANS)
             if job.pins.given:  # the shortlist does not build plans for them
                 items += _searched(problem)
-            plans.update(dict.fromkeys(item.plan for item in items if item.plan.keeps(job.pins)))
-        return cls(fleet, job, tuple(plans))._worth_keeping() if plans else cls(fleet, job, ())
+            meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
+            plans.update(dict.fromkeys(plan for plan in meet if plan.keeps(job.pins)))
+        made = cls(fleet, job, tuple(plans), apart=apart)
+        return made._worth_keeping() if plans else made
+
+    def of_plans(self, plans: Sequence[TrainingPlan]) -> Candidates:
+        """Return other plans of the same job."""
+        return Candidates(self.fleet, self.job, plans, apart=self.apart)
 
     def _with_plan(self, plan: TrainingPlan) -> Candidates:
         """Return these and a plan that is in use, chosen when the fleet was another one."""
-        return self if plan in self.index else Candidates(self.fleet, self.job, (*self.plans, plan))
+        return self if plan in self.index else self.of_plans((*self.plans, plan))
 
     def _worth_keeping(self) -> Candidates:
         rng = np.random.default_rng(0)
@@ -101,7 +118,7 @@ class Candidates:
                 break
             kept.append(pick)
             best = np.maximum(best, share[:, pick])
-        return Candidates(self.fleet, self.job, [self.plans[i] for i in kept])
+        return self.of_plans([self.plans[i] for i in kept])
 
     @cached_property
     def column(self) -> dict[Pair, int]:

@@ -61,7 +61,7 @@ def choice(
     candidates = candidates if current is None else candidates.with_plan(current)
     index = -1 if current is None else candidates.index[current]
     if not candidates.plans:
-        return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), (), state)
+        return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), _left_out(candidates), state)
     legal = room.legal(candidates, job.spec)
     if index < 0 and not legal.any():
         least = int(candidates.devices.sum(axis=1).min())
@@ -78,7 +78,7 @@ def choice(
     reasons = (_reason(candidates, outlook, pick, index, job), *woken)
     return _decided(
         job, now_s, None if pick < 0 else candidates.plans[pick], reasons,
-        _others(candidates, outlook, legal, pick), state,
+        (*_others(candidates, outlook, legal, pick), *_left_out(candidates)), state,
         step_time_s=None if pick < 0 else 1 / max(candidates.rates(history.rows[-1])[pick], 1e-12),
     )  # fmt: skip
 
@@ -137,6 +137,12 @@ def _others(
         )
         for i in order[:SHOWN]
     )
+
+
+def _left_out(candidates: Candidates) -> tuple[Alternative[TrainingPlan], ...]:
+    """Return what no plan was made for, as the drivers of its domains cannot meet."""
+    pairs = sorted(pair for pair in candidates.apart if pair[0] < pair[1])
+    return tuple(Alternative(" + ".join(pair), {}, (candidates.apart[pair],)) for pair in pairs[:SHOWN])
 
 
 def shrunk(job: Job, plan: TrainingPlan, for_job: Job, now_s: float) -> JobDecision:

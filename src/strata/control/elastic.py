@@ -21,7 +21,7 @@ def with_smaller(candidates: Candidates) -> Candidates:
     """Return the plans and the same with a half, a quarter … of their copies, as far as they fit memory."""
     smaller = dict.fromkeys(less for plan in candidates.plans for less in _smaller(plan))
     fitting = [plan for plan in smaller if plan not in candidates.index and candidates.model.fits(plan)]
-    return Candidates(candidates.fleet, candidates.job, [*candidates.plans, *fitting]) if fitting else candidates
+    return candidates.of_plans([*candidates.plans, *fitting]) if fitting else candidates
 
 
 def _smaller(plan: TrainingPlan) -> Iterator[TrainingPlan]:

@@ -18,7 +18,8 @@ def refusals(fleet: Fleet, spec: JobSpec, candidates: Candidates, *, clock: Cloc
     """Return why no plan of a job can ever run, and what would help; empty where one can."""
     if not candidates.plans:
         report = plan_training(fleet, spec.training, clock=clock, time_limit_s=HELP_S, rank=1)
-        return (Reason("no-plan-fits", spec.name), *report.decision.reasons)
+        why = [reason for (a, b), reason in candidates.apart.items() if a < b]
+        return (Reason("no-plan-fits", spec.name), *why, *report.decision.reasons)
     whole = Room({domain.name: domain.num_devices for domain in fleet.domains})
     if whole.legal(candidates, spec).any():
         return ()

@@ -36,6 +36,12 @@ CONTROL: Final[Meanings] = {
         "What fails at once mostly fails again: the wait doubles each time, up to five minutes.",
         "strata logs NAME says what the ranks wrote.",
     ),
+    "domains-cannot-meet": Meaning(
+        "{a} and {b} cannot work on one job together: {why}",
+        "Ranks of one job reach each other and share its checkpoints, which these drivers cannot give them: no "
+        "plan over both is made.",
+        "Give a local or Slurm domain an `address` that the others reach; pods go with pods alone.",
+    ),
     "no-plan-allowed": Meaning(
         "its plans on this fleet take {counts} devices, and the job allows {least} to {most}",
         "Plans hold the job, but none with a number of devices between its min_devices and max_devices.",
