@@ -86,7 +86,7 @@ def _show(data: dict[str, Any]) -> Shown:
             job["job"],
             job["host"],
             job["rank"] or "-",
-            job["pool"],
+            job["thread"] or job["pool"],
             f"{job['waited_s']:.2f}",
             f"{job['beyond_median_s']:.2f}",
             f"{job['device_s']:.1f}",
@@ -95,7 +95,7 @@ def _show(data: dict[str, Any]) -> Shown:
         for job in jobs
     )
     if jobs:
-        headers = ("job", "host", "rank", "threads", "waited s", "beyond s", "device-s", "busiest beside it")
+        headers = ("job", "host", "rank", "thread", "waited s", "beyond s", "device-s", "busiest beside it")
         yield rows(headers, body, right=(4, 5, 6))
         yield f"of {data['seconds']:g} s; beyond: the median rank; device-seconds: of all ranks, at most"
     else:

@@ -61,6 +61,19 @@ def test_what_happens_between_looks_is_added_up_by_job_rank_and_pool(box):
     assert watch.num_threads == len(training_host().threads)
 
 
+def test_the_thread_that_its_rank_waits_for_most_is_named(box):
+    watch = ThreadWatch(box)
+    watch.look()
+    goes_on(box, 4001, run_s=2.5, wait_s=2.0)
+    goes_on(box, 4101, run_s=2.1, wait_s=9.0, pid=4100)  # decodes: its rank has samples in store
+    watch.look()
+    ((labels, share),) = watch.longest_waits(seconds=2.0).items()
+    assert labels == ("ads-7", "3", "4001", "pt_autograd_0")
+    assert share == pytest.approx(0.2 * 1.0 / 2.0)
+    watch.look()
+    assert watch.longest_waits(seconds=2.0) == {labels: pytest.approx(0.8 * share)}
+
+
 def test_the_first_thread_of_a_process_on_an_accelerator_launches(box):
     watch = ThreadWatch(box)
     for _ in range(3):

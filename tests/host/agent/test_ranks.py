@@ -47,6 +47,21 @@ def test_the_rank_that_waits_beyond_the_median_is_named_with_its_host_its_thread
     assert delay.culprit == "make, process 77 of b, on 1.5 CPUs"
 
 
+def test_without_an_accelerator_threads_of_no_pool_count_beside_those_that_watch():
+    pools = [("a", 0, "comms-monitor", 1.0), ("a", 0, "none", 4.0), ("a", 0, "loading", 9.0)]
+    launch = ("a", 0, "kernel-launch", 0.5)
+    for told, waited_s, pool in ((pools, 5.0, "none"), ([*pools, launch], 1.5, "comms-monitor")):
+        (delay,) = rank_delays(page("x", 0.0), page("x", 10.0, *told))
+        assert (delay.waited_s, delay.pool) == (waited_s, pool)
+
+
+def test_the_thread_that_waits_most_is_named():
+    text = 'strata_host_longest_wait_ratio{job_name="a",rank="1",tid="7",thread="python"} 0.9\n'
+    text += f'{DELAY}{{job_name="a",pool="none",rank="1"}} 3\n{DELAY}{{job_name="a",pool="none",rank="2"}} 1\n'
+    first, second = rank_delays(page("x", 0.0), AgentPage.of("x", text, at_s=1.0))
+    assert (first.thread, second.thread) == ("python (7)", "")
+
+
 def test_ranks_that_wait_alike_cost_nothing():
     before = [page(host, 0.0, ("a", host, "none", 1.0)) for host in "xyz"]
     after = [page(host, 5.0, ("a", host, "none", 2.0)) for host in "xyz"]

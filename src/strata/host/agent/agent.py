@@ -47,7 +47,9 @@ class HostAgent:
         metrics.reading, metrics.misses = read_machine(self._root), self._misses.read()
         if self._looks % SLOW_LOOKS == 0:
             metrics.throttled, metrics.steps = self._throttled(), watch.steps()
-        metrics.busiest = watch.busiest(seconds=max(now_s - self._looked_s, 1e-3)) if self._looks else {}
+        seconds = max(now_s - self._looked_s, 1e-3)
+        metrics.busiest = watch.busiest(seconds=seconds) if self._looks else {}
+        metrics.waits = watch.longest_waits(seconds=seconds) if self._looks else {}
         self._looked_s = now_s
         self._looks += 1
         if self._trigger is None or self._record is None:

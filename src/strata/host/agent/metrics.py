@@ -14,7 +14,7 @@ _OF_THREADS = ("job_name", "rank", "pool")
 
 
 class HostAgentMetrics:
-    """The registry; `reading`, `misses`, `throttled`, `steps` and `busiest` are set after each look."""
+    """The registry; `reading`, `misses`, `throttled`, `steps`, `busiest` and `waits` are set after each look."""
 
     def __init__(self, watch: ThreadWatch) -> None:
         self.registry = Registry()
@@ -23,6 +23,7 @@ class HostAgentMetrics:
         self.throttled: dict[str, float] = {}
         self.steps: dict[tuple[str, str], int] = {}
         self.busiest: Values = {}
+        self.waits: Values = {}
         self.reports = Counter(
             "strata_host_reports_total",
             "Traces that the trigger recorded, by what became of them.",
@@ -93,6 +94,13 @@ class HostAgentMetrics:
             "The processes that had most CPUs in the last look.",
             ("job_name", "pid", "process"),
             lambda: self.busiest,
+        )
+        read_gauge(
+            self.registry,
+            "strata_host_longest_wait_ratio",
+            "The thread of each rank that waited most for a CPU lately, and the share of time that it did.",
+            ("job_name", "rank", "tid", "thread"),
+            lambda: self.waits,
         )
 
     def _of_machine(self) -> None:

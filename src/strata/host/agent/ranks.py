@@ -20,8 +20,10 @@ Labels = tuple[tuple[str, str], ...]
 _DELAY: Final = "strata_host_run_queue_delay_seconds_total"
 _STEP: Final = "strata_host_step"
 _BUSIEST: Final = "strata_host_busiest_cpus"
+_LONGEST: Final = "strata_host_longest_wait_ratio"
 _NEEDED: Final = (_DELAY,)
 _CRITICAL: Final[frozenset[str]] = frozenset(CRITICAL)
+_LAUNCH: Final = "kernel-launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,11 @@ class AgentPage:
 
 @dataclass(frozen=True, slots=True)
 class RankDelay:
-    """What a rank's critical threads waited between two pages [s]; pool: which of them most; steps: meanwhile."""
+    """What a rank's critical threads waited between two pages [s]; pool: which of them most; steps: meanwhile.
+
+    Where nothing of a rank launches kernels, as without an accelerator, its threads of no pool count too. thread:
+    the one that waits most now, "" where the agent names none.
+    """
 
     job: str
     rank: str
@@ -58,6 +64,7 @@ class RankDelay:
     pool: str
     step: int | None = None
     steps: int | None = None
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +116,13 @@ def rank_delays(before: AgentPage, after: AgentPage) -> tuple[RankDelay, ...]:
         waited.setdefault((job, rank), {})[pool] = value - was if value >= was else value
     ranks = []
     for (job, rank), pools in sorted(waited.items()):
-        critical = {name: seconds for name, seconds in pools.items() if name in _CRITICAL} or pools
+        counted = _CRITICAL if _LAUNCH in pools else _CRITICAL | {"none"}
+        critical = {name: seconds for name, seconds in pools.items() if name in counted} or pools
         step, was_step = _step(after, job, rank), _step(before, job, rank)
         steps = step - was_step if step is not None and was_step is not None and step >= was_step else None
         most = max(critical, key=critical.__getitem__)
-        ranks.append(RankDelay(job, rank, after.host, sum(critical.values()), most, step, steps))
+        waited_s, thread = sum(critical.values()), _thread(after, job, rank)
+        ranks.append(RankDelay(job, rank, after.host, waited_s, most, step, steps, thread))
     return tuple(ranks)
 
 
@@ -138,6 +147,14 @@ def job_delays(before: Iterable[AgentPage], after: Iterable[AgentPage]) -> tuple
 def _step(page: AgentPage, job: str, rank: str) -> int | None:
     value = page.values.get((_STEP, (("job_name", job), ("rank", rank))))
     return int(value) if value is not None else None
+
+
+def _thread(page: AgentPage, job: str, rank: str) -> str:
+    longest = (
+        labels for labels, _ in page.named(_LONGEST) if (labels.get("job_name"), labels.get("rank")) == (job, rank)
+    )
+    labels = next(longest, {})
+    return f"{labels.get('thread', '?')} ({labels.get('tid', '?')})" if labels else ""
 
 
 def _culprit(page: AgentPage, job: str) -> str:

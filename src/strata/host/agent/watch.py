@@ -17,7 +17,7 @@ from typing import Final
 from strata.host.agent.jobs import JobIdentity, environment_of, identity_of, step_of
 from strata.host.machine.kernel import read_attribute
 from strata.host.threads.observe import cgroup_of, devices_of
-from strata.host.threads.pools import Pool, of_thread
+from strata.host.threads.pools import POOLS, Pool, of_thread
 
 MOST_THREADS: Final = 20_000
 """That are watched; 100 bytes each. What is beyond is counted as unwatched."""
@@ -27,7 +27,13 @@ AGAIN: Final = 30
 """Looks after which names, cgroups and accelerators are read again: a thread takes its name after it is born."""
 BUSIEST: Final = 5
 """Processes that are named at a time."""
+WAITERS: Final = 64
+"""Ranks of which the thread that waited most is named at a time."""
+FADES: Final = 0.8
+"""What a look's waits still weigh a look later: the last ten seconds or so count, at two seconds a look."""
 OTHERS: Final = "(others)"
+_ASIDE: Final = frozenset(pool for pool, facts in POOLS.items() if facts.layer != "critical")
+"""Pools whose waits a rank does not wait for at once."""
 
 Key = tuple[str, str, str]
 """Job, rank, pool."""
@@ -44,7 +50,11 @@ class Times:
 
 @dataclass(slots=True)
 class WatchedProcess:
-    """A process with its threads' last counts: tid to (ns run, ns waited, pool). ran_ns: since the last look."""
+    """A process with its threads' last counts: tid to (ns run, ns waited, pool, ns waited lately).
+
+    ran_ns: since the last look. longest_wait: the thread that waited most lately (ns a look, tid), of those that
+    its job waits for.
+    """
 
     pid: int
     identity: JobIdentity
@@ -53,7 +63,8 @@ class WatchedProcess:
     seen: int = 0
     name: str = ""
     ran_ns: int = 0
-    threads: dict[int, tuple[int, int, str]] = field(default_factory=dict)
+    longest_wait: tuple[float, int] = (0.0, 0)
+    threads: dict[int, tuple[int, int, str, float]] = field(default_factory=dict)
 
 
 class ThreadWatch:
@@ -115,6 +126,21 @@ class ThreadWatch:
             if process.ran_ns > 0
         }
 
+    def longest_waits(self, *, seconds: float) -> dict[tuple[str, ...], float]:
+        """Return the thread of each rank that waited most lately: job, rank, tid and name; the share of time."""
+        first: dict[tuple[str, str], tuple[float, int, int]] = {}
+        for process in self.processes.values():
+            key = process.identity.job, process.identity.rank
+            if all(key) and process.longest_wait[0] > 0:
+                first[key] = max(first.get(key, (0.0, 0, 0)), (*process.longest_wait, process.pid))
+        longest = sorted(first.items(), key=lambda item: -item[1][0])[:WAITERS]
+        return {
+            (*key, str(tid), _printable(read_attribute(Path(self._proc) / f"{pid}/task/{tid}/comm"))): (
+                waited_ns / 1e9 / seconds
+            )
+            for key, (waited_ns, tid, pid) in longest
+        }
+
     def steps(self) -> dict[tuple[str, str], int]:
         """Return the last step of each job and rank that reports its steps."""
         steps: dict[tuple[str, str], int] = {}
@@ -139,27 +165,31 @@ class ThreadWatch:
             # Not at first sight: most processes are gone before they open a device, and listing files costs.
             process.is_on_accelerator = bool(devices_of(folder))
             process.seen = before.seen
-            process.threads = {tid: (run, wait, "") for tid, (run, wait, _) in before.threads.items()}
+            process.threads = {tid: (run, wait, "", late) for tid, (run, wait, _, late) in before.threads.items()}
         return process
 
     def _add(self, process: WatchedProcess, tids: list[str], *, is_news: bool) -> int:
         before, num_read = process.threads, 0
-        now: dict[int, tuple[int, int, str]] = {}
-        process.ran_ns = 0
+        now: dict[int, tuple[int, int, str, float]] = {}
+        process.ran_ns, process.longest_wait = 0, (0.0, 0)
         job, rank = process.identity.job, process.identity.rank
         for name in tids:
             folder = f"{self._proc}/{process.pid}/task/{name}"
             run_ns, wait_ns = _schedstat(folder)
             num_read += run_ns >= 0
             tid = int(name)
-            was_run, was_wait, pool = before.get(tid, (0, 0, ""))
+            was_run, was_wait, pool, late_ns = before.get(tid, (0, 0, "", 0.0))
             if 0 <= run_ns < was_run:  # its number is another thread's now
-                was_run, was_wait, pool = 0, 0, ""
+                was_run, was_wait, pool, late_ns = 0, 0, "", 0.0
             pool = pool or self._pool(process, tid, folder)
-            now[tid] = (run_ns, wait_ns, pool) if run_ns >= 0 else (was_run, was_wait, pool)
+            is_counted = run_ns >= 0 and (is_news or tid in before)
+            late_ns = FADES * late_ns + (1.0 - FADES) * (wait_ns - was_wait if is_counted else 0)
+            if pool not in _ASIDE:
+                process.longest_wait = max(process.longest_wait, (late_ns, tid))
+            now[tid] = (run_ns, wait_ns, pool, late_ns) if run_ns >= 0 else (was_run, was_wait, pool, late_ns)
             times = self._times((job, rank, pool))
             times.threads += 1
-            if run_ns >= 0 and (is_news or tid in before):
+            if is_counted:
                 times.ran_s += (run_ns - was_run) / 1e9
                 process.ran_ns += run_ns - was_run
                 times.waited_s += (wait_ns - was_wait) / 1e9
