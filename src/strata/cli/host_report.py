@@ -51,6 +51,12 @@ _MOST_THREADS: Final = 12
     help="A PyTorch profiler trace of the same time: explains idle accelerators. Repeat for each rank.",
 )
 @click.option(
+    "--nsys",
+    type=PATH,
+    multiple=True,
+    help="The same from Nsight Systems, exported: nsys export --type sqlite. Repeat for each rank.",
+)
+@click.option(
     "--kineto-offset",
     type=Finite(-MOST_OFFSET_S, MOST_OFFSET_S),
     metavar="SECONDS",
@@ -71,6 +77,7 @@ def report(
     top: int,
     here: bool,
     kineto: Sequence[Path],
+    nsys: Sequence[Path],
     kineto_offset: float | None,
     html: Path | None,
     fail_on: str | None,
@@ -88,8 +95,10 @@ def report(
     perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
     strata host report trace.txt
     """
+    from strata.host.analysis.accelerator import activity_of
     from strata.host.analysis.findings.finding import Severity
-    from strata.host.analysis.kineto import read_kineto
+    from strata.host.analysis.kineto import kineto_trace
+    from strata.host.analysis.nsys import nsys_trace
     from strata.host.analysis.report import report_of
     from strata.host.analysis.view import TraceView
     from strata.host.record.snapshot import machine_of
@@ -99,11 +108,13 @@ def report(
     what = f"process {pid}" if pid else f"thread {tid}"
     machine = machine_of(trace, is_here=here)
     offset_ns = machine.clock_offset_ns(kineto_offset)
+    profiles = [kineto_trace(path, offset_ns=offset_ns) for path in kineto]
+    profiles += [nsys_trace(path, offset_ns=offset_ns) for path in nsys]
     view = TraceView(
         read,
         critical=tuple(critical),
         cpus=machine.cpus,
-        accelerator=read_kineto(kineto, read, offset_ns=offset_ns) if kineto else None,
+        accelerator=activity_of(profiles, read) if profiles else None,
         feeding=machine.critical,
         steal=machine.steal,
         census=machine.census,

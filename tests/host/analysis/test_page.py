@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from strata.host.analysis.kineto import AcceleratorActivity
+from strata.host.analysis.accelerator import AcceleratorActivity
 from strata.host.analysis.page import COLUMNS, page
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import TraceView

@@ -4,4 +4,4 @@
 from its birth to its death), on-CPU intervals, interrupts, run-queue delays, and the attribution of every
 delay to whoever held the CPU meanwhile. `findings` looks at that view, one function a detector; `report`
 ranks what they find, adds the verdict and the JSON form; `page` draws it. Pure functions of the trace: only
-`kineto` reads a file."""
+`kineto` and `nsys` read files."""

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Bools, Ints
+from strata.host.analysis.accelerator import AcceleratorActivity
 from strata.host.analysis.cpu_attribution import CpuAttribution, cpu_attribution_of
 from strata.host.analysis.culprit import Culprit
 from strata.host.analysis.interrupts import Interrupts, interrupts_of
-from strata.host.analysis.kineto import AcceleratorActivity
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals, on_cpu_intervals_of
 from strata.host.analysis.ownership import Ownership, ownership_of
 from strata.host.analysis.run_queue_delays import Cause, RunQueueDelays, run_queue_delays_of

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from strata.decision import Reason
+from strata.host.analysis.accelerator import AcceleratorActivity
 from strata.host.analysis.findings.finding import (
     WORTH_SHARE,
     Finding,
@@ -17,7 +18,6 @@ from strata.host.analysis.findings.finding import (
     of_thread,
 )
 from strata.host.analysis.intervals import union, within
-from strata.host.analysis.kineto import AcceleratorActivity
 from strata.host.analysis.view import TraceView
 
 
