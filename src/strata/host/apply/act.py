@@ -45,7 +45,7 @@ def apply(steps: Sequence[Step], machine: KernelFiles, journal: Journal) -> tupl
     if journal.boot not in ("", boot):
         journal.close()
     journal.begin(boot)
-    first = max(journal.records, default=-1) + 1
+    first = journal.next_number
     outcomes = []
     for step in steps:
         try:

@@ -6,12 +6,13 @@ Each round holds the journal for itself only, so that `undo` works meanwhile; it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from strata.errors import StrataError
 from strata.host.apply.act import StepOutcome, apply
+from strata.host.apply.compact import compact
 from strata.host.apply.effect import Counters, Effect, counters_of, is_needed, judge, waited_share
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import KernelFiles
@@ -23,6 +24,8 @@ End = Literal["stopped", "switched-off", "undone", "taken-back", "not-needed", "
 
 QUIET_ROUNDS: Final = 3
 """Rounds without news after which the journal is read, to see whether somebody has undone it."""
+LONG: Final = 1000
+"""Lines of a journal, some 200 KB, from which what undo has no use for is left out; then at twice what is left."""
 WINDOWS: Final = 5
 """Before and after, of which the effect is judged."""
 
@@ -44,7 +47,8 @@ class HostLook:
 class Enforcement:
     """What is in force. look, pause and opened are the machine, the clock and the journal; say tells what happens.
 
-    windows: of `window_rounds` rounds each, before and after; 0: the effect is not judged.
+    windows: of `window_rounds` rounds each, before and after; 0: the effect is not judged. long: lines from which
+    a journal is made shorter.
     """
 
     look: Callable[[], HostLook]
@@ -57,8 +61,10 @@ class Enforcement:
     window_rounds: int = 2
     effect: Effect | None = None
     num_done: int = 0
+    long: int = LONG
     _first: int | None = None
     _rounds: int = 0
+    _twice: int = 0
     _handled: set[tuple[str, str, str, int]] = field(default_factory=set)
 
     def run(self) -> End:
@@ -134,7 +140,7 @@ class Enforcement:
             if not new:
                 return None
             self.refuse(new)
-            first = max(journal.records, default=-1) + 1
+            first = journal.next_number
             try:
                 outcomes = apply(new, self.machine, journal)
             except StrataError as error:
@@ -144,8 +150,17 @@ class Enforcement:
                 return None
             if self._first is None and any(outcome.result == "done" for outcome in outcomes):
                 self._first = first
+            self._shorten(journal)
         self._note(outcomes)
         return None
+
+    def _shorten(self, journal: Journal) -> None:
+        """Leave out of the journal what undo has no use for: threads come and go for days."""
+        if journal.num_lines < max(self.long, self._twice) or self._first is None:
+            return
+        with suppress(StrataError):  # it stays as it was, and as good
+            compact(self.machine, journal, since=self._first)
+        self._twice = 2 * journal.num_lines
 
     def _note(self, outcomes: Sequence[StepOutcome]) -> None:
         for outcome in outcomes:

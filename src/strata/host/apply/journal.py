@@ -11,13 +11,14 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from strata.errors import MissingPart, StrataError, UsageError
+from strata.files import write_text
 from strata.host.apply.trusted import is_believed
 from strata.host.policy.step import Step
 
@@ -51,6 +52,8 @@ class Record:
 class Journal:
     """The changes that were made since the last undo, oldest first. Made by `opened`.
 
+    next_number: of the change that is announced next, larger than all before. num_lines: of the file.
+
     Whatever writes raises StrataError where nothing can be written, as on a full disk.
     """
 
@@ -58,6 +61,8 @@ class Journal:
         self.folder = folder
         self.boot = ""
         self.records: dict[int, Record] = {}
+        self.next_number = 0
+        self.num_lines = 0
         self._load()
 
     @property
@@ -88,11 +93,10 @@ class Journal:
         self, step: Step, before: str, beside: tuple[tuple[str, str], ...], *, at_ticks: int = 0
     ) -> Record:
         """Put a change on disk that is made next, at a time in ticks since boot."""
-        record = Record(max(self.records, default=-1) + 1, step, before, beside, at_ticks=at_ticks)
-        self._append(
-            {"n": record.number, "step": step.to_dict(), "before": before, "beside": beside, "at_ticks": at_ticks}
-        )
+        record = Record(self.next_number, step, before, beside, at_ticks=at_ticks)
+        self._append(_announced(record))
         self.records[record.number] = record
+        self.next_number += 1
         return record
 
     def confirm(self, record: Record, after: str) -> None:
@@ -110,7 +114,22 @@ class Journal:
         if self.path.exists():
             self.path.replace(self.folder / "undone.jsonl")
             _sync_folder(self.folder)
-        self.boot, self.records = "", {}
+        self.boot, self.records, self.next_number, self.num_lines = "", {}, 0, 0
+
+    def rewrite(self, *, without: Collection[int]) -> None:
+        """Write it anew without what is undone and without some numbers, which nobody has again.
+
+        It is there whole at any moment, the old one or the new. Raises StrataError; the old one stays then.
+        """
+        kept = {record.number: record for record in self.open_records() if record.number not in without}
+        lines: list[dict[str, Any]] = [{"form": FORM, "boot": self.boot, "next": self.next_number}]
+        for record in sorted(kept.values(), key=lambda record: record.number):
+            lines += [_announced(record)] + [{"n": record.number, "after": record.after}] * (
+                record.after is not None
+            )
+        write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in lines))
+        _sync_folder(self.folder)
+        self.records, self.num_lines = dict(sorted(kept.items())), len(lines)
 
     def _append(self, data: dict[str, Any]) -> None:
         line = (json.dumps(data) + "\n").encode()
@@ -121,6 +140,7 @@ class Journal:
                     if stream.write(line) < len(line):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(stream.fileno())
+                    self.num_lines += 1
                 except OSError:
                     os.truncate(self.path, start)  # half a line would spoil the next one
                     raise
@@ -136,7 +156,9 @@ class Journal:
         whole = raw[: raw.rfind(b"\n") + 1]
         if len(whole) < len(raw):
             os.truncate(self.path, len(whole))  # a line that a crash cut off; the next must not continue it
-        for number, line in enumerate(whole.splitlines(), 1):
+        lines = whole.splitlines()
+        self.num_lines = len(lines)
+        for number, line in enumerate(lines, 1):
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
@@ -149,7 +171,7 @@ class Journal:
         if "form" in data:
             if data["form"] != FORM:
                 raise ValueError(f"its form is {data['form']}, of another version of strata")
-            self.boot = data["boot"]
+            self.boot, self.next_number = data["boot"], int(data.get("next", 0))
         elif "step" in data:
             beside = tuple((str(path), str(value)) for path, value in data["beside"])
             step = Step(**data["step"])
@@ -157,10 +179,21 @@ class Journal:
                 raise ValueError(f"no policy does this: {step.act} {step.path}")
             at_ticks = int(data.get("at_ticks", 0))
             self.records[data["n"]] = Record(data["n"], step, data["before"], beside, at_ticks=at_ticks)
+            self.next_number = max(self.next_number, data["n"] + 1)
         elif "after" in data:
             self.records[data["n"]] = replace(self.records[data["n"]], after=data["after"])
         else:
             self.records[data["n"]] = replace(self.records[data["n"]], is_undone=data["undone"])
+
+
+def _announced(record: Record) -> dict[str, Any]:
+    return {
+        "n": record.number,
+        "step": record.step.to_dict(),
+        "before": record.before,
+        "beside": record.beside,
+        "at_ticks": record.at_ticks,
+    }
 
 
 @contextmanager

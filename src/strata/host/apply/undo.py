@@ -64,7 +64,7 @@ def undo(
             outcome = UndoOutcome(record, "gone", "the machine was started anew since")
         else:
             outcome = _undo(record, machine, is_dry=is_dry)
-            heirs = [heir for heir in _heirs(record, born) if (record.step.act, heir.path) not in claimed]
+            heirs = [heir for heir in heirs_of(record, born) if (record.step.act, heir.path) not in claimed]
             if not is_dry and (count := sum(_restore_heir(record, heir, machine) for heir in heirs)):
                 more = f"so it is for {count} {'thread' if count == 1 else 'threads'} it started since"
                 outcome = replace(outcome, why="; ".join(filter(None, (outcome.why, more))))
@@ -88,12 +88,12 @@ def _undo(record: Record, machine: KernelFiles, *, is_dry: bool) -> UndoOutcome:
     try:
         machine.check(step)
         current = machine.read(step.act, step.path, step.value)
-        if _is_same(record, current, record.before):
+        if is_same(record, current, record.before):
             # A crash may have come between putting back the file and those beside it.
             return UndoOutcome(
                 record, "restored" if not is_dry and _restore_beside(record, machine) else "unchanged"
             )
-        if not _is_ours(record, current):
+        if not is_ours(record, current):
             return UndoOutcome(record, "changed", f"it says {' '.join(current.split()) or 'nothing'!r} now")
         if is_dry:
             return UndoOutcome(record, "would")
@@ -107,7 +107,7 @@ def _undo(record: Record, machine: KernelFiles, *, is_dry: bool) -> UndoOutcome:
     return UndoOutcome(record, "restored")
 
 
-def _heirs(record: Record, born: Sequence[Born]) -> Iterator[Born]:
+def heirs_of(record: Record, born: Sequence[Born]) -> Iterator[Born]:
     """Yield who may have inherited a change: threads that its process, and what that started, began since."""
     if record.step.act in INHERITED and record.at_ticks:
         pid = record.step.path.split("/")[2]
@@ -156,7 +156,8 @@ def _restore_beside(record: Record, machine: KernelFiles) -> bool:
     return bool(lost)
 
 
-def _is_same(record: Record, current: str, other: str) -> bool:
+def is_same(record: Record, current: str, other: str) -> bool:
+    """Return whether what a change is of says the same by two readings, as far as the change goes."""
     step = record.step
     if step.path.endswith("/cgroup.subtree_control"):
         # Only what the step added counts; others may have added more.
@@ -169,10 +170,10 @@ def _is_same(record: Record, current: str, other: str) -> bool:
     return holds(subject(step), other, current)
 
 
-def _is_ours(record: Record, current: str) -> bool:
+def is_ours(record: Record, current: str) -> bool:
     """Return whether what is there is what the step put there."""
     if record.step.act not in ("mkdir", "attach", "nice") and record.after is not None:
-        return _is_same(record, current, record.after)
+        return is_same(record, current, record.after)
     # A nice value's flag does not count. Otherwise a crash came between the change and its confirmation.
     return is_done(record.step, current)
 
