@@ -85,6 +85,17 @@ def test_a_journal_cut_anywhere_still_says_all_that_was_done(tmp_path_factory, c
     assert kernel.state == before
 
 
+def test_the_disk_is_waited_for_once_a_step_and_not_when_it_is_taken_back(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr("strata.host.apply.journal.os.fsync", waits.append)
+    kernel = Kernel()
+    applied(tmp_path, kernel)
+    begun = 2  # the first line, and the folder
+    assert len(waits) == len(STEPS) + begun
+    undone(tmp_path, kernel)
+    assert len(waits) == len(STEPS) + begun + 1  # the folder, when it goes aside
+
+
 def test_a_journal_goes_on_behind_a_line_that_was_cut_off(tmp_path):
     kernel = Kernel()
     applied(tmp_path, kernel, STEPS[:1])

@@ -1,7 +1,8 @@
 """What was there before each change, on disk before the change is made: lines of JSON, so that a crash loses none.
 
 A change is announced, made, then confirmed with what the kernel made of it. A line that a crash cut off announces
-something that was not done. `off` beside it is the kill switch.
+something that was not done. Announcements wait for the disk. The rest need not: it is lost only with the kernel,
+and so is what the kernel was told. `off` beside it is the kill switch.
 """
 
 from __future__ import annotations
@@ -101,12 +102,12 @@ class Journal:
 
     def confirm(self, record: Record, after: str) -> None:
         """Note what a change made of what was there."""
-        self._append({"n": record.number, "after": after})
+        self._append({"n": record.number, "after": after}, is_synced=False)
         self.records[record.number] = replace(record, after=after)
 
     def strike(self, record: Record) -> None:
         """Note that a change is undone, or that there is nothing left of it to undo."""
-        self._append({"n": record.number, "undone": True})
+        self._append({"n": record.number, "undone": True}, is_synced=False)
         self.records[record.number] = replace(record, is_undone=True)
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ class Journal:
         _sync_folder(self.folder)
         self.records, self.num_lines = dict(sorted(kept.items())), len(lines)
 
-    def _append(self, data: dict[str, Any]) -> None:
+    def _append(self, data: dict[str, Any], *, is_synced: bool = True) -> None:
         line = (json.dumps(data) + "\n").encode()
         try:
             with self.path.open("ab", buffering=0) as stream:
@@ -139,7 +140,8 @@ class Journal:
                 try:
                     if stream.write(line) < len(line):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    os.fsync(stream.fileno())
+                    if is_synced:
+                        os.fsync(stream.fileno())
                     self.num_lines += 1
                 except OSError:
                     os.truncate(self.path, start)  # half a line would spoil the next one
