@@ -21,9 +21,8 @@ SOURCES: Final = Path(__file__).parent / "native"
 FLAGS: Final = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-pthread"),
     *("-Wall", "-Wextra", "-fvisibility=hidden", "-Wl,-Bsymbolic-functions"),
+    "-Wl,-z,noseparate-code",  # half as many mappings at every program's start
 )
-_OLD_LIBDL: Final = ("-Wl,--no-as-needed", "-l:libdl.so.2")
-"""Before glibc 2.34 dlsym was there. Newer ones keep the file, empty, and `-ldl` would leave it out."""
 _COMPILERS: Final = ("cc", "gcc", "clang")
 
 
@@ -98,7 +97,7 @@ def compile_library(out: Path, command: Sequence[str], *, more: Sequence[str] = 
         built = Path(folder, NAME)
         units = [str(path) for path in files if path.suffix == ".c"]
         done = subprocess.run(
-            [*command, *FLAGS, *more, *exports, f"-Wl,-soname,{NAME}", "-o", str(built), *units, *_OLD_LIBDL],
+            [*command, *FLAGS, *more, *exports, f"-Wl,-soname,{NAME}", "-o", str(built), *units],
             capture_output=True,
             text=True,
             errors="replace",

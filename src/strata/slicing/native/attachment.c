@@ -1,6 +1,7 @@
 /* This process's attachment to the ledger: the file mapped once, a slot taken at the first charge (again after a fork),
  * and the rows of the devices it uses. */
 #include "ledger.h"
+#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -119,8 +120,11 @@ static const char *take_slot(struct attachment *attached, int file) {
         return why;
     if (!quota_guard(attached->file, sizeof *attached->file, &attached->state))
         return "no memory";
-    bool has_others = false;
-    int slot = slots_take(attached->file, file, &has_others);
+    // Where many start together, each asking closely, or about all the others, would take long.
+    uint32_t namespace = process_namespace();
+    uint32_t asked_in = atomic_load(&attached->file->slots_used) <= CLOSELY ? 0 : namespace;
+    bool has_others = slots_sweep(attached->file, file, -1, asked_in, CLOSELY);
+    int slot = slots_take(attached->file, file, namespace);
     if (slot < 0) {
         why = errno == ESTALE ? "it was cut short while in use" : errno ? strerror(errno) : "every slot is taken";
         quota_unguard(attached->file);
@@ -130,12 +134,8 @@ static const char *take_slot(struct attachment *attached, int file) {
     attached->slot = (uint32_t)slot;
     attached->device = found.st_dev;
     attached->inode = found.st_ino;
-    // Where many start together, each asking closely about all the others would take long.
-    if (atomic_load(&attached->file->slots_used) <= CLOSELY)
-        has_others = slots_sweep(attached->file, file, slot, true);
-    else
-        has_others |= slots_sweep_rest(attached->file, file, slot);
-    attached->is_first = !has_others;
+    // Again behind our lock: of two that start together at most one is the first.
+    attached->is_first = !has_others && !slots_sweep(attached->file, file, slot, asked_in, CLOSELY);
     return NULL;
 }
 
@@ -185,7 +185,7 @@ bool ledger_sweep(struct attachment *attached) {
         file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     // Another file in its place knows nothing of who lives.
     if (is_the_file(attached, file))
-        slots_sweep(attached->file, file, (int)attached->slot, true);
+        slots_sweep(attached->file, file, (int)attached->slot, 0, LEDGER_SLOTS);
     if (!is_ours && file >= 0)
         close(file);
     atomic_store(&attached->sweeping, 0);

@@ -35,13 +35,11 @@ static inline struct attachment *ledger_attach(void) {
 bool ledger_sweep(struct attachment *attached);
 
 /* Take a slot, with `open_file`: its lock lasts while that, a copy of it, or the mapping made of it, does. -1 where all
- * are taken, or none can be had, which errno tells from the former (0). *has_others: a slot before it is another living
- * process's, as far as a pid tells. */
-int slots_take(struct ledger_file *file, int open_file, bool *has_others);
-/* Free the slots of processes that are gone, but for `own`; returns whether another process lives. Without is_thorough
- * one whose pid is used again, or which nobody has waited for, counts as alive. */
-bool slots_sweep(struct ledger_file *file, int open_file, int own, bool is_thorough);
-/* The same, but for what slots_take has just looked at: the slots of our namespace before `own`. */
-bool slots_sweep_rest(struct ledger_file *file, int open_file, int own);
+ * are taken, or none can be had, which errno tells from the former (0). */
+int slots_take(struct ledger_file *file, int open_file, uint32_t namespace);
+/* Free the slots of processes that are gone, but for `own`, until as many others were seen that live; returns whether
+ * any does. Those of our pid namespace are told by their pid alone, so that one whose pid is used again, or which nobody
+ * has waited for, counts as alive; namespace 0: all are looked at closely. */
+bool slots_sweep(struct ledger_file *file, int open_file, int own, uint32_t namespace, uint32_t most_others);
 
 #endif

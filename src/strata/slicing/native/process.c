@@ -1,4 +1,5 @@
-/* What /proc says of processes. A pid alone is not enough, since pids are used again: with its start time it is. */
+/* What /proc says of processes. A pid alone is not enough, since pids are used again: who has it
+ * later than the owner wrote itself down is another. Times are in ticks since boot, which /proc has 100 of a second. */
 #include "process.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PF_EXITING 4u /* a bit of the 9th field */
@@ -69,9 +71,9 @@ static bool is_proc_ours(void) {
 }
 
 uint64_t process_self(void) {
-    struct status status;
-    uint64_t start = read_stat("/proc/self/stat", &status) ? status.start : 0;
-    return OWNER(OWNER_LIVE, (uint64_t)getpid(), start);
+    struct timespec now; // not our start, which /proc alone has: a look there is a tenth of a small program's start
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return OWNER(OWNER_LIVE, (uint64_t)getpid(), (uint64_t)now.tv_sec * 100 + (uint64_t)now.tv_nsec / 10000000);
 }
 
 uint32_t process_namespace(void) {
@@ -92,7 +94,7 @@ bool process_is_ending(uint64_t owner, uint32_t namespace) {
     // Our own pid: what this process was before exec.
     bool is_known = namespace && namespace == process_namespace() && (pid_t)OWNER_PID(owner) != getpid() &&
                     is_proc_ours() && read_stat(path, &status);
-    if (!is_known || (status.start & OWNER_START_MASK) != OWNER_START(owner))
+    if (!is_known || status.start > OWNER_TICKS(owner))
         return false;
     // A zombie has ended, unless it is only the first of its threads that has.
     bool is_zombie = status.state == 'Z' || status.state == 'X';

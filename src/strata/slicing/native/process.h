@@ -1,4 +1,4 @@
-/* Owners of ledger slots: state, pid and start time in one word. */
+/* Owners of ledger slots: state, pid and when the slot was taken, in one word. */
 #ifndef STRATA_QUOTA_PROCESS_H
 #define STRATA_QUOTA_PROCESS_H
 
@@ -7,12 +7,11 @@
 #define OWNER_FREE 0ull
 #define OWNER_LIVE 1ull
 
-#define OWNER_START_MASK ((1ull << 40) - 1)
-#define OWNER(state, pid, start) ((state) | (pid) << 2 | ((start) & OWNER_START_MASK) << 24)
+#define OWNER(state, pid, ticks) ((state) | (pid) << 2 | (ticks) << 24)
 #define OWNER_PID(owner) ((owner) >> 2 & ((1ull << 22) - 1))
-#define OWNER_START(owner) ((owner) >> 24)
+#define OWNER_TICKS(owner) ((owner) >> 24)
 
-/* This process, as an owner. */
+/* This process, as an owner from now on. */
 uint64_t process_self(void);
 /* The pid namespace of this process, in which its pid means something; 0 where that cannot be known. */
 uint32_t process_namespace(void);

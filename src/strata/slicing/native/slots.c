@@ -64,11 +64,6 @@ static bool take(struct ledger_file *file, int open_file, uint32_t slot, uint32_
     return true;
 }
 
-/* Whether a process of our namespace is gone, by its pid: cheap, and wrong only where that is used again. */
-static bool is_gone(struct ledger_file *file, uint32_t slot, uint64_t owner, uint32_t namespace) {
-    return namespace && atomic_load(&file->namespaces[slot]) == namespace && !process_is_another(owner);
-}
-
 /* A slot that is locked and free for long: whoever has it was known to the file before that was cut short. */
 static bool was_cut(struct ledger_file *file, int open_file, uint32_t slot) {
     for (unsigned turn = 0; turn < CUT_TURNS; turn++) {
@@ -83,19 +78,14 @@ static bool was_cut(struct ledger_file *file, int open_file, uint32_t slot) {
     return true;
 }
 
-int slots_take(struct ledger_file *file, int open_file, bool *has_others) {
-    uint32_t namespace = process_namespace();
+int slots_take(struct ledger_file *file, int open_file, uint32_t namespace) {
     for (int ask_all = 0; ask_all < 2; ask_all++) {
-        *has_others = false;
         for (uint32_t slot = 0; slot < LEDGER_SLOTS; slot++) {
             uint64_t owner = atomic_load(&file->owners[slot]);
-            if (!ask_all && owner != OWNER_FREE && !is_gone(file, slot, owner, namespace)) {
-                *has_others = true;
+            if (!ask_all && owner != OWNER_FREE)
                 continue;
-            }
             if (take(file, open_file, slot, namespace))
                 return (int)slot;
-            *has_others = true;
             if (errno != EAGAIN && errno != EACCES)
                 return -1;
             if (owner == OWNER_FREE && was_cut(file, open_file, slot)) {
@@ -123,35 +113,26 @@ static void lower_mark(struct ledger_file *file, int open_file) {
     }
 }
 
-static bool sweep(struct ledger_file *file, int open_file, int own, bool is_thorough, int looked_at) {
-    bool has_others = false;
-    uint32_t slots = slots_of(file), namespace = is_thorough ? 0 : process_namespace();
-    for (int slot = 0; slot < (int)slots; slot++) {
+bool slots_sweep(struct ledger_file *file, int open_file, int own, uint32_t namespace, uint32_t most_others) {
+    uint32_t slots = slots_of(file), others = 0;
+    // From another place each time, so that what one leaves unlooked at is another's.
+    for (uint32_t at = 0, start = (uint32_t)getpid(); at < slots && others < most_others; at++) {
+        uint32_t slot = (start + at) % slots;
         uint64_t owner = atomic_load(&file->owners[slot]);
-        if (owner == OWNER_FREE || slot == own)
+        if (owner == OWNER_FREE || (int)slot == own)
             continue;
         bool is_ours = namespace && atomic_load(&file->namespaces[slot]) == namespace;
-        if (is_ours && slot < looked_at)
-            continue;
-        if ((is_ours && process_is_another(owner)) || !set_lock(open_file, (uint32_t)slot, F_WRLCK)) {
-            has_others = true;
+        if ((is_ours && process_is_another(owner)) || !set_lock(open_file, slot, F_WRLCK)) {
+            others++;
             continue;
         }
-        if (is_left(file, (uint32_t)slot))
-            clear(file, (uint32_t)slot);
+        if (is_left(file, slot))
+            clear(file, slot);
         else
-            has_others = true;
+            others++;
         // Said, not left to close(): a child forked at this moment has the open file too.
-        set_lock(open_file, (uint32_t)slot, F_UNLCK);
+        set_lock(open_file, slot, F_UNLCK);
     }
     lower_mark(file, open_file);
-    return has_others;
-}
-
-bool slots_sweep(struct ledger_file *file, int open_file, int own, bool is_thorough) {
-    return sweep(file, open_file, own, is_thorough, 0);
-}
-
-bool slots_sweep_rest(struct ledger_file *file, int open_file, int own) {
-    return sweep(file, open_file, own, false, own);
+    return others > 0;
 }
