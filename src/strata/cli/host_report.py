@@ -22,6 +22,7 @@ MOST_LISTED: Final = 2000
 """Threads of the JSON answer: a few megabytes, where a storm of 20,000 would make hundreds."""
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
+_MOST_SLEEPERS: Final = 3
 
 
 @click.command()
@@ -187,6 +188,8 @@ def _show(trace_report: TraceReport) -> Shown:
         ["  thread", "tid", "waits", "ms", "mean", "p99", "on the CPU meanwhile [ms]"], body, right=range(1, 6)
     )
     yield "* critical; times in ms; p99: one wait in a hundred is longer"
+    for slept in trace_report.sleeps()[:_MOST_SLEEPERS]:
+        yield Line(str(slept))
     if len(shown) < trace_report.num_threads:
         yield f"{trace_report.num_threads - len(shown):,} more threads: -o json lists all"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -27,12 +27,14 @@ from strata.host.analysis.findings.finding import (
 )
 from strata.host.analysis.findings.gpu_idle import idleness
 from strata.host.analysis.run_queue_delays import switch_outs
+from strata.host.analysis.sleeps import Sleeps, sleeps_of
 from strata.host.analysis.view import TraceView
 from strata.host.threads.processes import Process
 
 MOST_CULPRITS: Final = 50
 """Names that are listed for a thread; of a storm of 20,000 threads each met all others."""
 MOST_PROCESSES: Final = 20
+MOST_SLEEPERS: Final = 64
 DETECTORS: Final[tuple[Callable[[TraceView], Iterator[Finding]], ...]] = (
     waits.delayed,
     gpu_idle.find,
@@ -126,6 +128,11 @@ class TraceReport:
         """Return the highest severity found; None for no finding."""
         return max((finding.severity for finding in self.findings), key=lambda finding: finding.rank, default=None)
 
+    def sleeps(self) -> tuple[Sleeps, ...]:
+        """Return why critical threads slept, those that did."""
+        of_all = (sleeps_of(self.view, thread.task) for thread in self.threads if thread.is_critical)
+        return tuple(slept for slept in islice(of_all, MOST_SLEEPERS) if slept.ms)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
         trace = self.view.trace
@@ -139,6 +146,7 @@ class TraceReport:
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
             "findings": [_finding(finding) for finding in self.findings],
+            "sleeps": [slept.to_dict() for slept in self.sleeps()],
             "num_threads": self.num_threads,
             "processes": [{**process.to_dict(), "job": process.job} for process in self._processes()],
             "threads": [thread.to_dict() for thread in self.threads],
