@@ -121,9 +121,8 @@ def test_context_ranks_are_a_column_of_their_own(answer, refusal):
     header = HEADER.replace(",dp,", ",dp,cp,")
 
     def line(cp: int, dp: int) -> str:
-        llama = changed(
-            KORTHIKANTI, model="meta-llama/Llama-3.1-8B", recompute="none", tp="4", pp="2", dp=f"{dp},{cp}"
-        )
+        model = "meta-llama/Llama-3.1-8B"
+        llama = changed(KORTHIKANTI, source="ZeRO", model=model, recompute="none", tp="4", pp="2", dp=f"{dp},{cp}")
         return llama.replace(",1,8,8,", ",1,4,2,")
 
     one, two = answer(line(1, 8), line(2, 4), header=header)["rows"]
@@ -146,6 +145,15 @@ def test_torchtitan_ran_on_h100_of_slower_memory(answer):
     row = changed(MEGATRON, **llama, recompute="selective_op")
     titan, other = answer(*(changed(row, source=source) for source in ("torchtitan", "x")))["rows"]
     assert other["predicted_s"] < titan["predicted_s"] < other["predicted_s"] * 3.35 / 2.4
+
+
+def test_megatron_lm_hid_sums_of_the_backward_from_2022_and_no_gradients_before_2024(answer):
+    wide = changed(KORTHIKANTI, step_s="", num_gpus="128", dp="2", global_batch="128", recompute="none", zero="1")
+    sources = ("Megatron21", "Korth22", "BLOOM", "MegaScale", "?")
+    rows = answer(*(changed(wide, source=source) for source in sources))["rows"]
+    older, korth, bloom, scale, plain = (row["predicted_s"] for row in rows)
+    assert korth < older < bloom  # gradients in 32 bit
+    assert scale < plain  # fused attention in both
 
 
 def test_experts_that_a_row_does_not_spread_and_no_card_holds_are_spread_as_far_as_it_takes(answer):

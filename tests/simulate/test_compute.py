@@ -7,7 +7,8 @@ import pytest
 
 from strata.decision import Trust
 from strata.fleet.catalogue import accelerator
-from strata.simulate.compute import layer_times, peak_flops
+from strata.simulate.compute import BESIDE_SUMS, layer_times, peak_flops
+from strata.simulate.copies import CONTENTION
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
@@ -140,6 +141,19 @@ def test_software_without_transformer_engine_has_the_attention_of_16_bit_and_sho
     assert shown[0] < shown[1]
     wide = [times(llama(software=Software(transformer_engine=e)), H100).forward[-1] for e in (True, None)]
     assert wide[0] < wide[1]
+
+
+def test_sums_behind_weight_gradients_shorten_the_backward_alone_and_no_further_than_those_take():
+    slow = replace(H100, intra_bandwidth_bytes_per_s=1e9)
+    for place in (H100, slow):
+        shown, hidden = (
+            times(llama(software=Software(hides_backward_sums=hides)), place, ranks=8) for hides in (False, True)
+        )
+        assert hidden.forward == pytest.approx(shown.forward)
+        saved, computed = shown.backward[-1] - hidden.backward[-1], 2 / 3 * shown.useful[-1]
+        assert 0 < saved < BESIDE_SUMS * computed
+        if place is slow:
+            assert saved == pytest.approx((1 - CONTENTION) * BESIDE_SUMS * computed, rel=0.15)
 
 
 def test_attention_that_writes_its_scores_is_slower_and_computes_them_again_unless_its_block_is():

@@ -30,11 +30,12 @@ def exchange(
     site=SITE,
     prefetched=True,
     recomputed=False,
+    **more,
 ):
     return copy_exchange(
         site, np.full(n, forward_s), np.full(n, 2 * forward_s),
         [SharedWeights(np.full(n, weight_bytes), replicas, copy_devices=1)],
-        zero_stage=zero_stage, shard_group=shard_group, prefetched=prefetched, recomputed=recomputed,
+        zero_stage=zero_stage, shard_group=shard_group, prefetched=prefetched, recomputed=recomputed, **more,
     )  # fmt: skip
 
 
@@ -57,6 +58,14 @@ def test_work_takes_longer_beside_an_exchange_but_never_longer_than_one_after_th
         done = exchange(zero)
         for whole, seconds, count in zip((0.04, 0.08), (done.forward_s, done.backward_s), exchanged, strict=True):
             assert whole <= seconds <= whole + 4 * count * each
+
+
+def test_exchanges_that_nothing_hides_take_their_own_time_and_wide_gradients_twice_that():
+    each = 4e9 * RING
+    plain, sharded = (exchange(zero, hidden=False, gradient_ratio=2.0) for zero in (0, 1))
+    assert plain.sum_s == pytest.approx(2 * 2 * each)
+    assert (sharded.sum_s, sharded.gather_s) == (pytest.approx(2 * each), pytest.approx(each))
+    assert (plain.forward_s, plain.backward_s) == pytest.approx((0.04, 0.08))
 
 
 def test_weights_that_nothing_prefetches_are_waited_for_matrix_by_matrix():

@@ -164,6 +164,8 @@ class StepModel:
                 ),
                 zero_stage=plan.zero_stage, shard_group=plan.shard_group,
                 prefetched=self.job.software.prefetched_shards,
+                hidden=self.job.software.hides_gradients,
+                gradient_ratio=self.job.gradient_bytes / self.job.element_bytes,
                 recomputed=plan.recompute is Recompute.FULL and stage.recompute_layers != 0,
             )  # fmt: skip
             if plan.activation_offload:

@@ -18,6 +18,7 @@ from strata.arrays import Floats
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain
 from strata.simulate.collective import tensor_parallel_s
+from strata.simulate.copies import CONTENTION
 from strata.simulate.kernel_rates import kernel_rates
 from strata.simulate.kernels import KernelShape, Scores, again_seconds, kernel_seconds
 from strata.workload.job import Recompute, TrainingJob
@@ -26,6 +27,10 @@ REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0}
 REDUCTIONS_OF_A_BLOCK: Final = 2.0
 """Tensor-parallel all-reduces per direction: every other kind of layer has one for attention, one for its MLP."""
 
+
+BESIDE_SUMS: Final = 0.25
+"""Of a backward, the weight gradients of products that a sum follows: of a block 7 in 12 of its weights (those
+before attention, and the MLP's first), a half of each one's backward, less what attention takes."""
 
 FLAT_EFFICIENCY: Final = 0.45
 """Share of peak where neither the job states one nor the layers say what they compute: assumed."""
@@ -86,7 +91,11 @@ def layer_times(
             forward, backward, again, trust = forward / own, backward / own, again / own, Trust.CALIBRATED
         useful, update = forward + backward, _update_s(job, domain, tensor_parallel)
         reduction = sums_factor * _reductions_s(job, domain, tensor_parallel, microbatch_size)
-        forward, backward = forward + reduction, backward + again + reduction
+        shown = reduction
+        if job.software.hides_backward_sums:
+            hidden = np.minimum(reduction, BESIDE_SUMS * backward)
+            shown = reduction - (1 - CONTENTION) * hidden
+        forward, backward = forward + reduction, backward + again + shown
     if recompute is Recompute.FULL:
         backward = backward + forward * _is_block(job)
     return LayerSums(prefix_sums(forward), prefix_sums(backward), prefix_sums(useful), prefix_sums(update), trust)

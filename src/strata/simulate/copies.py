@@ -126,6 +126,8 @@ def copy_exchange(
     shard_group: int | None,
     prefetched: bool = True,
     recomputed: bool = False,
+    hidden: bool = True,
+    gradient_ratio: float = 1.0,
 ) -> CopyExchange:
     """Return the work of a stage whose layers [n] take so long and whose weights are shared with other devices.
 
@@ -133,7 +135,8 @@ def copy_exchange(
     §3.2.2); None is all. A step's gradient sum hides behind the last backward, the gathering of new weights behind
     the first forward, layer by layer; what stage 2 and 3 exchange for each microbatch behind that one's work.
     Weights that are not prefetched stay for no more than one product, so `recomputed` layers fetch theirs three
-    times.
+    times. Up to stage 1 exchanges that are not `hidden` take their own time, those of gradients `gradient_ratio`
+    times as long as those of weights.
     """
     whole, back = float(forward_s.sum()), float(backward_s.sum())
     shared = [part for part in weights if part.members > 1]
@@ -143,10 +146,13 @@ def copy_exchange(
         waits_s = sum(float(part.piecewise_s(domain, shard_group).sum()) for part in shared)
         return CopyExchange(whole + waits_s, back + (3 if recomputed else 2) * waits_s)
     if zero_stage == 0:
-        return CopyExchange(whole, back, max(0.0, sum(part.ring_s(domain) for part in shared) - back))
+        sum_s = gradient_ratio * sum(part.ring_s(domain) for part in shared)
+        return CopyExchange(whole, back, max(0.0, sum_s - back * hidden))
     # Reduce-scatter and all-gather take half an all-reduce each.
     each = sum((part.half_rings_s(domain, shard_group) for part in shared), np.zeros(len(forward_s)))
     fetched = _after(each, forward_s)
+    if zero_stage == 1 and not hidden:
+        return CopyExchange(whole, back, gradient_ratio * float(each.sum()), float(each.sum()))
     if zero_stage == 1:
         return CopyExchange(whole, back, max(0.0, float(each.sum()) - back), fetched - whole)
     backward_s = _beside(backward_s, each * (2 if zero_stage > 2 else 1))

@@ -34,6 +34,10 @@ class Software:
     fused_norms: norms, rotations and activation functions are a kernel each, written so or made by a compiler.
     hides_sums: sums of tensor parallelism run behind the products that they are between (PyTorch's asynchronous
         tensor parallelism), as Transformer Engine's do.
+    hides_backward_sums: sums of tensor parallelism run behind gradients of weights, in the backward alone
+        (Megatron-LM of 2022 and later, NeMo since its #4084).
+    hides_gradients: sums of gradients run behind the last backward, new weights are gathered behind the first
+        forward (`--overlap-grad-reduce`, `--overlap-param-gather`); else both take their own time.
     row_scales: operands in 8 bit have scales for rows or pieces of them (torchao's `rowwise`, MXFP8), so each is
         cast twice, by rows and by columns, and torchao gathers it in 16 bit.
     wide_gradients: gradients are kept in 32 bit from the first microbatch to the last (FSDP where pipelines wait
@@ -51,6 +55,8 @@ class Software:
     fused_loss: bool = False
     fused_norms: bool = True
     hides_sums: bool = False
+    hides_backward_sums: bool = False
+    hides_gradients: bool = True
     wide_gradients: bool = False
     row_scales: bool = False
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from strata.evaluation.published_benchmarks.published_run import PublishedRun
-from strata.workload.software import ExpertActivation, Software
+from strata.workload.software import PLAIN, ExpertActivation, Software
 
 _BEFORE_FLASH_ATTENTION: Final = ("megatron21", "korth22", "bloom", "zero")
 """Beginnings of sources whose software wrote the attention scores to memory (flash attention is of May 2022, arXiv
 2205.14135) and under ZeRO-3 fetched weights when they were needed (PyTorch's FSDP is of March 2022)."""
+
+_OF_MEGATRON_LM: Final = {
+    "megatron": Software(hides_gradients=False),
+    "korth": Software(hides_gradients=False, hides_backward_sums=True),
+    "bloom": Software(hides_gradients=False, wide_gradients=True),
+    "megascale": Software(hides_gradients=False, hides_backward_sums=True, wide_gradients=True),
+}
+"""Megatron-LM from 2021 to 2023, by source. Copies exchange after the last backward (`--overlap-grad-reduce` is of
+late 2023, and off unless asked for); with bf16 gradients are in 32 bit (fp16 in the first two). Since 2022 sums of
+the backward run behind gradients of weights (arXiv 2205.05198 §6.2: why recomputing costs 39 %, not 33)."""
 
 _WITHOUT_TRANSFORMER_ENGINE: Final = ("mosaic", "torchtitan")
 _WITH_TRANSFORMER_ENGINE: Final = ("megatron-core", "megatron-bridge", "nemo", "nvidia")
@@ -29,7 +40,11 @@ def software_of(run: PublishedRun) -> Software:
     """Return what ran a row, as far as its source tells."""
     source = run.source.casefold()
     if source.startswith(_BEFORE_FLASH_ATTENTION):
-        return Software(fused_attention=False, prefetched_shards=False)
+        return replace(
+            _OF_MEGATRON_LM.get(source.rstrip("0123456789"), PLAIN), fused_attention=False, prefetched_shards=False
+        )
+    if (megatron := _OF_MEGATRON_LM.get(source)) is not None:
+        return megatron
     if source.startswith(_WITH_TRANSFORMER_ENGINE):
         return _megatron(run)
     is_dual, is_titan = source.startswith(_DUAL_PIPE), source.startswith("torchtitan")
