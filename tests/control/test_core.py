@@ -19,6 +19,7 @@ from strata.control.state import (
     DomainSeen,
     DomainSilent,
     Drained,
+    Job,
     JobPhase,
     JobSpec,
     PartPhase,
@@ -165,6 +166,13 @@ def test_a_job_that_restarts_fast_is_moved_for_less():
     assert costs[0] == pytest.approx(30 * costs[1], rel=0.2)
 
 
+def test_a_job_that_is_over_is_told_once_then_left_out():
+    done = step(running(spec()), *both(PartSeen("a-1", PartPhase.ENDED, step=100, exit_code=0)))
+    assert done.snapshot.jobs["a"].phase is JobPhase.DONE
+    after = step(done.snapshot, *both(PartSeen("a-1", PartPhase.ENDED, step=100)), Submitted(spec("b")))
+    assert (list(after.snapshot.jobs), list(after.snapshot.attempts)) == (["b"], ["b-1"])
+
+
 def test_a_job_that_fails_too_often_ends():
     after = step(running(spec(most_failures=0)), *both(PartSeen("a-1", PartPhase.FAILED)))
     assert after.snapshot.jobs["a"].phase is JobPhase.FAILED
@@ -307,6 +315,7 @@ def test_nothing_is_lost_nothing_runs_twice_and_steps_never_fall(events, crash):
     """s: steps are done, f: a part fails, d: a domain is drained or not, c: nothing is acted on, l: an order is
     lost."""
     sites, snapshot, now_s, before = Sites(), Snapshot(FLEET), 0.0, {"a": 0, "b": 0}
+    known: dict[str, Job] = {}
     inbox: list[object] = [Submitted(spec("a")), Submitted(spec("b", max_devices=4, priority=1))]
     for kind, number in events:
         now_s += 400.0
@@ -326,9 +335,11 @@ def test_nothing_is_lost_nothing_runs_twice_and_steps_never_fall(events, crash):
             snapshot = outcome.snapshot
             for action in outcome.actions[number if kind == "l" else 0 :]:
                 sites.act(action)
-        else:
+        elif not snapshot.jobs and not sites.started:
             inbox = [Submitted(spec("a")), Submitted(spec("b", max_devices=4, priority=1))]
-        assert crash or snapshot.jobs.keys() == {"a", "b"}
+        known |= snapshot.jobs
+        assert crash or known.keys() == {"a", "b"}
+        assert all(known[name].phase.is_final for name in known.keys() - snapshot.jobs.keys()), "a job was lost"
         for job in snapshot.jobs:
             ids = {id_ for (_, id_), part in sites.parts.items() if not part.phase.is_over and id_.startswith(job)}
             assert len(ids) <= 1, "two attempts of one job run"

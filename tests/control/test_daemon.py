@@ -51,7 +51,7 @@ def test_an_api_that_is_down_for_ten_minutes_costs_the_steps_since_the_checkpoin
     assert "a-1" not in {a.id for a in world.daemon.snapshot.live}
     assert str(world.drivers[WEST].phases["a-1"]) == "ended"  # what still ran there was stopped
     world.passes(2500, every_s=50.0)
-    phases = {name: job.phase for name, job in world.daemon.snapshot.jobs.items()}
+    phases = {name: job.phase for name, job in world.jobs.items()}
     assert phases == {"a": JobPhase.DONE, "b": JobPhase.DONE}
     for driver in world.drivers.values():
         assert len(driver.starts) == len(set(driver.starts))

@@ -84,6 +84,22 @@ def test_jobs_attempts_drains_and_links_read_back_as_they_were(tmp_path, piece):
         assert store.attempts("one") == [attempt]
 
 
+def test_a_job_that_is_over_is_kept_and_not_loaded(tmp_path, piece):
+    attempt = Attempt("one-1", "one", 1, CHAIN, 2.0, 0, {"a": Part(PartPhase.ENDED), "b": Part(PartPhase.ENDED)})
+    with Store(tmp_path / "s.db") as store:
+        store.submit(*piece)
+        before = load(store)
+        job = Job(store.inbox()[1][0].spec, JobPhase.DONE, steps_done=100, attempts=1)
+        after = replace(before, jobs={"one": job}, attempts={"one-1": attempt})
+        store.save(before, after, dealt_with=1)
+    with Store(tmp_path / "s.db") as store:
+        again = load(store)
+        assert (again.jobs, again.attempts) == ({}, {})
+        (kept,) = store.jobs("one")
+        assert (kept.state["phase"], kept.state["steps_done"], kept.run["steps"]) == ("done", 100, 100)
+        assert (store.jobs("other"), store.attempts("one")) == ([], [attempt])
+
+
 def test_cancels_and_drains_are_kept_in_order(tmp_path):
     with Store(tmp_path / "s.db") as store:
         store.request("cancel", "one")

@@ -136,7 +136,10 @@ def _reported(attempt: Attempt, seen: DomainSeen, item: PartSeen) -> Attempt:
 
 
 def settled(snapshot: Snapshot, now_s: float) -> Snapshot:
-    """Return the snapshot with attempts that are over accounted for, and those stopped that cannot go on."""
+    """Return the snapshot with attempts that are over accounted for, and those stopped that cannot go on.
+
+    A job that was final before is left out, for it was kept then: a loop of many weeks holds what still matters.
+    """
     jobs, attempts = dict(snapshot.jobs), dict(snapshot.attempts)
     for id_, attempt in snapshot.attempts.items():
         job = jobs[attempt.job]
@@ -152,6 +155,10 @@ def settled(snapshot: Snapshot, now_s: float) -> Snapshot:
     for name, job in jobs.items():
         if job.is_cancelled and not job.phase.is_final and name not in running:
             jobs[name] = replace(job, phase=JobPhase.CANCELLED)
+    held = {attempt.job for attempt in attempts.values()}
+    for name, job in snapshot.jobs.items():
+        if job.phase.is_final and name not in held:
+            del jobs[name]
     return replace(snapshot, jobs=jobs, attempts=attempts)
 
 

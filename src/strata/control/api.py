@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from strata import __version__
 from strata.control.daemon import Daemon
+from strata.control.state import JobPhase
 from strata.control.views import domains_view, job_view, jobs_view, links_view, prospects_view
 from strata.errors import StrataError, UsageError
 from strata.net.http import Frame, Limits, Realm, error_body
@@ -164,8 +165,9 @@ async def _refused(_: Request, error: Exception) -> Response:
 def _metrics(daemon: Daemon, registry: Registry) -> None:
     def by_phase() -> dict[tuple[str, ...], float]:
         counts: dict[tuple[str, ...], float] = {}
-        for job in daemon.snapshot.jobs.values():
-            counts[(str(job.phase),)] = counts.get((str(job.phase),), 0.0) + 1
+        for job in daemon.store.jobs():
+            phase = (job.state.get("phase", str(JobPhase.QUEUED)),)
+            counts[phase] = counts.get(phase, 0.0) + 1
         return counts
 
     def links(value: Callable[[Any], float]) -> Callable[[], dict[tuple[str, ...], float]]:

@@ -64,6 +64,7 @@ def run(
     switches = decisions = tick = 0
     changes: list[JobDecision] = []
     ends_s: dict[str, float] = {}
+    jobs: dict[str, Job] = {}
     while sites.now_s < end_s - 1e-6:
         inbox: list[Observation] = []
         if sites.now_s >= start_s + tick * scheduler.interval_s - 1e-6:
@@ -74,6 +75,7 @@ def run(
         for _ in range(MOST_ROUNDS):
             outcome = scheduler.step(replace(snapshot, inbox=(*inbox, *sites.observe())), sites.now_s)
             before, snapshot, inbox = snapshot, outcome.snapshot, []
+            jobs |= snapshot.jobs
             decisions += len(outcome.decisions)
             running = {item.job: item.plan for item in before.live}
             for item in outcome.decisions:
@@ -87,10 +89,10 @@ def run(
                     sites.stop(action.attempt, action.domain)
             if not outcome.actions:
                 break
-        for name, job in snapshot.jobs.items():
+        for name, job in jobs.items():
             if job.phase.is_final:
                 ends_s.setdefault(name, sites.now_s)
-        if not waiting and all(job.phase.is_final for job in snapshot.jobs.values()):
+        if not waiting and len(ends_s) == len(jobs):
             break
         next_s = min(end_s, start_s + tick * scheduler.interval_s, max(sites.next_end_s(), sites.now_s + 1e-3))
         if waiting:
@@ -100,7 +102,7 @@ def run(
             marked = dict(sites.trained)
         sites.advance(next_s)
     return Replayed(
-        dict(snapshot.jobs),
+        jobs,
         sites.trained,
         switches,
         decisions,

@@ -303,7 +303,7 @@ Observation: TypeAlias = Submitted | Cancelled | Drained | DomainSeen | DomainSi
 class Snapshot:
     """All that a decision is made on. `inbox`: observations since the last step, in order of arrival.
 
-    fleet: nominal domains and links. attempts: those not over, and those that ended in the last step.
+    fleet: nominal domains and links. jobs, attempts: those not over, and those that ended in the last step.
     """
 
     fleet: Fleet

@@ -63,6 +63,16 @@ class Kept:
     decision: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """A job as it was kept. run: the section of its file. state: `Job` without its spec, {} before a turn."""
+
+    name: str
+    submitted_s: float
+    run: dict[str, Any]
+    state: dict[str, Any]
+
+
 class Store(Database):
     """The store of one running scheduler, open inside a `with`; a second one is refused. Any thread may use it."""
 
@@ -124,23 +134,22 @@ class Store(Database):
             return (rows[-1][0] if rows else 0), tuple(self._observation(kind, name) for _, kind, name in rows)
 
     def load(self, fleet: Fleet, *, runs_on: Collection[str], now_s: float) -> Snapshot:
-        """Return what was kept: jobs, the attempts that matter to them, drained domains, links of this fleet.
+        """Return what was kept of jobs that are not over, their attempts, drained domains, links of this fleet.
 
         runs_on: the domains that have a driver.
         """
         with self._locked():
-            jobs, attempts = {}, {}
-            rows = self.rows.execute(
-                "SELECT name, state FROM job WHERE state IS NOT NULL ORDER BY rowid"
-            ).fetchall()
-            for name, state in rows:
-                jobs[name] = _job(self._spec(name), json.loads(state))
-            for (body,) in self.rows.execute("SELECT body FROM attempt ORDER BY rowid").fetchall():
-                attempt = _attempt(json.loads(body))
-                job = jobs.get(attempt.job)
-                is_last = job is not None and job.attempts == attempt.number
-                if not attempt.is_over or (is_last and job is not None and not _is_final(job)):
-                    attempts[attempt.id] = attempt
+            jobs = {
+                item.name: _job(self._spec(item.name), item.state)
+                for item in self._jobs(None)
+                if item.state and not JobPhase(item.state["phase"]).is_final
+            }
+            attempts = {
+                attempt.id: attempt
+                for name, job in jobs.items()
+                for attempt in self._attempts(name)
+                if not attempt.is_over or attempt.number == job.attempts
+            }
             drained = dict(self.rows.execute("SELECT name, is_drained FROM domain").fetchall())
             links = {
                 (source, dest): _link(json.loads(body))
@@ -192,6 +201,11 @@ class Store(Database):
         with self._locked():
             return [name for (name,) in self.rows.execute("SELECT name FROM job ORDER BY rowid").fetchall()]
 
+    def jobs(self, name: str | None = None) -> list[KeptJob]:
+        """Return every job, as they were submitted, those that are over too; of a name only that."""
+        with self._locked():
+            return self._jobs(name)
+
     def decisions(self, job: str, *, limit: int = 100) -> list[Kept]:
         """Return the newest decisions about a job, oldest first."""
         with self._locked():
@@ -203,8 +217,22 @@ class Store(Database):
     def attempts(self, job: str) -> list[Attempt]:
         """Return every attempt at a job, oldest first."""
         with self._locked():
-            rows = self.rows.execute("SELECT body FROM attempt WHERE job = ? ORDER BY rowid", (job,)).fetchall()
-            return [_attempt(json.loads(body)) for (body,) in rows]
+            return self._attempts(job)
+
+    def _jobs(self, name: str | None) -> list[KeptJob]:
+        rows = self.rows.execute(
+            "SELECT name, submitted_s, json_extract(piece, '$.document.run'), state FROM job "
+            "WHERE ?1 IS NULL OR name = ?1 ORDER BY rowid",
+            (name,),
+        ).fetchall()
+        return [
+            KeptJob(name, submitted_s, json.loads(run or "{}"), json.loads(state or "{}"))
+            for name, submitted_s, run, state in rows
+        ]
+
+    def _attempts(self, job: str) -> list[Attempt]:
+        rows = self.rows.execute("SELECT body FROM attempt WHERE job = ? ORDER BY rowid", (job,)).fetchall()
+        return [_attempt(json.loads(body)) for (body,) in rows]
 
     def _request(self, kind: str, name: str) -> None:
         self.rows.execute("INSERT INTO request (kind, name) VALUES (?, ?)", (kind, name))
@@ -249,10 +277,6 @@ def _job(spec: JobSpec, data: dict[str, Any]) -> Job:
     }
     known = {field.name for field in fields(Job)}
     return Job(spec, **{key: item for key, item in {**data, **changed}.items() if key in known})
-
-
-def _is_final(job: Job) -> bool:
-    return job.phase not in (JobPhase.QUEUED, JobPhase.RUNNING)
 
 
 def _attempt(data: dict[str, Any]) -> Attempt:

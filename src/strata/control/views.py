@@ -6,26 +6,27 @@ from dataclasses import asdict
 from typing import Any
 
 from strata.control.daemon import Daemon
-from strata.control.state import Attempt, Job, JobPhase
+from strata.control.state import Attempt, JobPhase
+from strata.control.store import KeptJob
 from strata.errors import UsageError
 from strata.training.plan import explain
 
 
 def jobs_view(daemon: Daemon) -> list[dict[str, Any]]:
     """Return all jobs, as they were submitted; one that no turn has seen yet is queued."""
-    snapshot = daemon.snapshot
-    current = {attempt.job: attempt for attempt in snapshot.attempts.values()}
-    return [_job(name, snapshot.jobs.get(name), current.get(name)) for name in daemon.store.names()]
+    current = {attempt.job: attempt for attempt in daemon.snapshot.attempts.values()}
+    return [_job(kept, current.get(kept.name)) for kept in daemon.store.jobs()]
 
 
 def job_view(daemon: Daemon, name: str) -> dict[str, Any]:
     """Return one job with its attempts and the decisions about it. Raises UsageError where there is none."""
-    if name not in daemon.store.names():
+    known = daemon.store.jobs(name)
+    if not known:
         raise UsageError(f"there is no job {name!r}", hint="strata jobs")
     attempts = daemon.store.attempts(name)
     kept = daemon.store.decisions(name)
     return {
-        **_job(name, daemon.snapshot.jobs.get(name), attempts[-1] if attempts else None),
+        **_job(known[0], attempts[-1] if attempts else None),
         "attempts": [_attempt(attempt) for attempt in attempts],
         "decisions": [{"at_s": item.at_s, **item.decision} for item in kept],
     }
@@ -36,7 +37,7 @@ def prospects_view(daemon: Daemon, name: str) -> list[dict[str, Any]]:
     job = daemon.snapshot.jobs.get(name)
     if job is None:
         job_view(daemon, name)
-        return []  # no turn has seen it yet
+        return []  # no turn has seen it yet, or it is over
     return [reason.to_dict() for reason in daemon.refusals(job.spec)]
 
 
@@ -67,24 +68,25 @@ def links_view(daemon: Daemon) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _job(name: str, job: Job | None, attempt: Attempt | None) -> dict[str, Any]:
-    if job is None:
-        return {"name": name, "phase": str(JobPhase.QUEUED), "steps": None, "steps_done": 0, "domains": []}
-    is_running = job.phase is JobPhase.RUNNING and attempt is not None
+def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:
+    if not kept.state:
+        return {"name": kept.name, "phase": str(JobPhase.QUEUED), "steps": None, "steps_done": 0, "domains": []}
+    state, run = kept.state, kept.run
+    running = attempt if state["phase"] == JobPhase.RUNNING else None
     return {
-        "name": name,
-        "phase": str(job.phase),
-        "owner": job.spec.owner,
-        "priority": job.spec.priority,
-        "submitted_s": job.spec.submitted_s,
-        "steps": job.spec.steps,
-        "steps_done": max(job.steps_done, attempt.step) if is_running and attempt else job.steps_done,
-        "repeated_steps": job.repeated_steps,
-        "attempts_made": job.attempts,
-        "failures": job.failures,
-        "domains": list(attempt.plan.domains) if is_running and attempt else [],
-        "step_time_s": attempt.step_time_s if is_running and attempt else None,
-        "is_stopping": bool(is_running and attempt and attempt.is_stopping),
+        "name": kept.name,
+        "phase": state["phase"],
+        "owner": run.get("owner", ""),
+        "priority": run.get("priority", 0),
+        "submitted_s": kept.submitted_s,
+        "steps": run["steps"],
+        "steps_done": max(state["steps_done"], running.step) if running else state["steps_done"],
+        "repeated_steps": state["repeated_steps"],
+        "attempts_made": state["attempts"],
+        "failures": state["failures"],
+        "domains": list(running.plan.domains) if running else [],
+        "step_time_s": running.step_time_s if running else None,
+        "is_stopping": bool(running and running.is_stopping),
     }
 
 
