@@ -236,6 +236,7 @@ SAMPLES = {
     "rollout-turn": {"number": 4, "policy": "candidate"},
     "cpu-wait": {"share": 0.4, "culprit": "hog", "culprit_share": 0.9},
     "gpu-idle-cpu-wait": {"share": 0.4, "culprit": "hog"},
+    "gpu-idle-launching": {"share": 0.4},
     "cpu-preempted": {"times": 12, "culprit": "hog"},
     "steal-time": {"share": 0.081, "cost": 41.5},
     "cpu-throttled": {"times": 12, "cost": 830.0},

@@ -16,6 +16,11 @@ HOST: Final[Meanings] = {
         "for {share:.0%} of the accelerator's idle time its launching thread waited for a CPU that {culprit} held",
         "No kernel ran because the thread that would have launched one had no CPU.",
         "Give the launching thread CPUs of its own (cpuset), near its accelerator: strata host layers does."),
+    "gpu-idle-launching": Meaning(
+        "for {share:.0%} of the accelerator's idle time its launching thread ran: each kernel ends too soon",
+        "A phase bound by latency: the kernels are so short that the host cannot launch them as fast.",
+        "Launch more at once (CUDA graphs, torch.compile in mode reduce-overhead, larger batches), or give the "
+        "thread a CPU of high clocks whose sibling is idle."),
     "launcher-unknown": Meaning(
         "the launching threads in the profile ({threads}) do not appear in the scheduler trace",
         "So the accelerator's idle time cannot be explained. Thread ids in a container differ from the host's.",

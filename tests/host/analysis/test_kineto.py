@@ -76,6 +76,16 @@ def test_idle_time_of_the_accelerator_is_split_by_what_its_launcher_did(tmp_path
     )
 
 
+def test_kernels_that_end_before_the_next_is_launched_are_a_remark_about_the_host(tmp_path):
+    # The thread runs all the time, and is 8 of 10 ms busy between two kernels of 2 ms.
+    trace = Text().switch(0, 0, IDLE, T).switch(101, 0, T, IDLE).trace(tmp_path)
+    of = TraceView(trace, accelerator=read_kineto([profile(tmp_path)], trace))
+    (finding,) = gpu_idle.find(of)
+    assert (finding.token, str(finding.severity), finding.culprit) == ("gpu-idle-launching", "info", "")
+    assert "100% of the accelerator's idle time its launching thread ran" in str(finding.reason)
+    assert finding.cost_ms == pytest.approx(72)
+
+
 def test_who_launches_is_critical_whatever_its_name_and_the_steps_it_cost_are_told(tmp_path):
     of = view(tmp_path, profile(tmp_path))
     assert [of.name(task) for task in of.critical_tasks] == ["python3"]

@@ -121,13 +121,15 @@ def _life(view: TraceView, tid: int) -> int | None:
 
 
 def find(view: TraceView) -> Iterator[Finding]:
-    """Find idle times of accelerators in which the thread that launched next waited for a CPU."""
+    """Find idle times of accelerators in which the thread that launched next waited for a CPU, or rather ran."""
     idle = idleness(view)
     if idle is None:
         if view.accelerator is not None:
             yield _stranger(view.accelerator)
         return
     for launcher in idle.launchers:
+        if launcher.ran_ms >= WORTH_SHARE * idle.wall_ms and launcher.ran_ms > launcher.waited_ms:
+            yield _launching(view, launcher, idle)
         if launcher.waited_ms < WORTH_SHARE * idle.wall_ms:
             continue
         culprits = view.culprits_of(launcher.task)
@@ -149,6 +151,24 @@ def find(view: TraceView) -> Iterator[Finding]:
             confidence=0.9 * idle.fit,
             culprits=culprits,
         )
+
+
+def _launching(view: TraceView, launcher: Launcher, idle: Idleness) -> Finding:
+    """Return that kernels end before the next is launched: the scheduler's fault it is not, so only a remark."""
+    return of_thread(
+        view,
+        launcher.task,
+        "gpu-idle-launching",
+        {"share": launcher.ran_ms / launcher.idle_ms},
+        # Each device's gap counts in `ran_ms`; the thread has its time once.
+        cost_ms=min(launcher.ran_ms, float(view.ran_ns[launcher.task]) / 1e6),
+        evidence=(
+            f"idle for {launcher.idle_ms:,.1f} ms between kernels, of which the thread that launched next ran "
+            f"{launcher.ran_ms:,.1f} ms and waited {launcher.waited_ms:,.1f} ms for a CPU"
+        ),
+        confidence=0.9 * idle.fit,
+        worst=Severity.INFO,
+    )
 
 
 def _stranger(gpu: AcceleratorActivity) -> Finding:
