@@ -111,6 +111,7 @@ SAMPLES = {
     "waits-for-devices": {"devices": 8},
     "tried-again-later": {"attempt": 2, "delay": "10 s", "failures": 2, "most": 3, "message": "exit code 1"},
     "no-plan-allowed": {"counts": "8, 16", "least": 32, "most": "any number"},
+    "given-up": {"attempt": 4, "failures": 4, "most": 3, "message": "exit code 1", "steps": 20, "of": 100},
     "domains-cannot-meet": {"a": "lab", "b": "west", "why": "no `address` leads to lab from elsewhere"},
     "no-plan-fits": {},
     "domain-vanished": {"domain": "lab"},

@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
+from strata.cli.main import run as strata
 from strata.control.api import PATHS, build
 from strata.control.client import Client
+from strata.control.state import PartPhase
 from strata.errors import StrataError, UsageError
 from tests.control.fakes import EAST, WEST, World, piece
 from tests.support.live_server import listening
@@ -65,6 +67,21 @@ def test_metrics_are_of_the_loop_as_it_is(served):
     assert f'strata_domain_is_silent{{domain="{WEST}"}} 1.0' in lines
     assert f'strata_domain_is_silent{{domain="{EAST}"}} 0.0' in lines
     assert f"strata_turns_total {float(world.daemon.turns)}" in lines
+
+
+def test_a_job_that_was_given_up_says_so_with_what_to_try(served, tmp_path, capsys):
+    world, client = served
+    world.daemon.submit(piece())
+    while "a" not in world.jobs or not world.job.phase.is_final:
+        with world.lock:
+            for driver in world.drivers.values():
+                driver.phases = dict.fromkeys(driver.phases, PartPhase.FAILED)
+        world.passes(10)
+    (tmp_path / "token").write_text("secret")
+    assert strata(["job", "a", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "given up at failure 4, as 3 are allowed; attempt 4 ended with: no word" in "\n".join(told)
+    assert told[-1] == "  try: strata logs a, mend it, and submit it under another name"
 
 
 def test_every_path_is_described_and_answers(served):

@@ -174,9 +174,16 @@ def test_a_job_that_is_over_is_told_once_then_left_out():
 
 
 def test_a_job_that_fails_too_often_ends():
-    after = step(running(spec(most_failures=0)), *both(PartSeen("a-1", PartPhase.FAILED)))
+    broken = PartSeen("a-1", PartPhase.FAILED, step=30, checkpoint_step=20, message="ValueError: no such data")
+    after = step(running(spec(most_failures=0)), *both(broken))
     assert after.snapshot.jobs["a"].phase is JobPhase.FAILED
     assert not after.snapshot.live
+    (reason,) = after.decisions[0].decision.reasons
+    assert str(reason) == (
+        "a: given up at failure 1, as 0 are allowed; attempt 1 ended with: ValueError: no such data; 20 of 100 "
+        "steps are in checkpoints"
+    )
+    assert step(after.snapshot, *both(broken), now_s=1.0).decisions == ()
 
 
 def test_a_job_that_fails_at_once_waits_twice_as_long_each_time_and_says_so():

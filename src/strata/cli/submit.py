@@ -180,9 +180,10 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
             code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""
             yield f"    {name}: {part['phase']}{code}{message}"
-    if not why:
-        return
-    for decision in data["decisions"]:
+    if data["phase"] == "failed" and data["decisions"] and not why:
+        yield from (f"  {reason['text']}" for reason in data["decisions"][-1]["reasons"])
+        yield f"  try: strata logs {data['name']}, mend it, and submit it under another name"
+    for decision in data["decisions"] if why else ():
         yield ""
         yield from _decision_shown(decision)
 

@@ -13,7 +13,7 @@ from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import Outlook, outlook_of
 from strata.control.policies import Choose
-from strata.control.state import Job, Snapshot
+from strata.control.state import Job, JobPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.training.plan import explain
 from strata.units import show_time
@@ -83,15 +83,20 @@ def choice(
     )  # fmt: skip
 
 
-def put_off(state: Snapshot, job: Job, now_s: float) -> JobDecision:
-    """Return the decision not to try a job again for a while, as it failed before it got any further."""
+def after_failure(state: Snapshot, job: Job, now_s: float) -> JobDecision:
+    """Return the decision not to try a job again for a while, as it failed before it got any further, or ever."""
     last = next((a for a in state.attempts.values() if a.job == job.spec.name and a.number == job.attempts), None)
     messages = [] if last is None else [part.message for part in last.parts.values() if part.message]
     data = {
-        "attempt": job.attempts, "delay": show_time((job.retry_s or now_s) - now_s), "failures": job.failures,
-        "most": job.spec.most_failures, "message": messages[0] if messages else "no word",
+        "attempt": job.attempts, "failures": job.failures, "most": job.spec.most_failures,
+        "message": messages[0] if messages else "no word",
     }  # fmt: skip
-    return _decided(job, now_s, None, (Reason("tried-again-later", job.spec.name, data),), (), state)
+    if job.phase is JobPhase.FAILED:
+        reason = Reason("given-up", job.spec.name, {**data, "steps": job.steps_done, "of": job.spec.steps})
+    else:
+        delay = show_time((job.retry_s or now_s) - now_s)
+        reason = Reason("tried-again-later", job.spec.name, {**data, "delay": delay})
+    return _decided(job, now_s, None, (reason,), (), state)
 
 
 def _decided(

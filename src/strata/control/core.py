@@ -14,7 +14,7 @@ from typing import Final
 from strata.control import coordinator, links
 from strata.control.accounts import settled, taken_in
 from strata.control.candidates import Candidates
-from strata.control.choosing import JobDecision, choice, put_off, shrunk
+from strata.control.choosing import JobDecision, after_failure, choice, shrunk
 from strata.control.coordinator import Inside
 from strata.control.elastic import given_up, with_smaller
 from strata.control.free import Room
@@ -85,9 +85,9 @@ class Scheduler:
         # 2. End and fail attempts.
         state = settled(state, now_s)
         decisions = [
-            put_off(state, job, now_s)
+            after_failure(state, job, now_s)
             for name, job in state.jobs.items()
-            if job.retry_s is not None and name in snapshot.jobs and snapshot.jobs[name].retry_s != job.retry_s
+            if name in snapshot.jobs and _has_failed(snapshot.jobs[name], job)
         ]
         seen = Measured(state, self.plans)
         # 3. Order the queue.
@@ -218,6 +218,12 @@ class Scheduler:
             self.plans(state.fleet, job.spec), self.choose, state, job, now_s=now_s, room=room, current=current,
             interval_s=self.interval_s, measured=seen, woken=woken,
         )  # fmt: skip
+
+
+def _has_failed(before: Job, job: Job) -> bool:
+    """Whether a job must wait from now on, as it failed, or is given up."""
+    is_given_up = job.phase is JobPhase.FAILED and before.phase is not JobPhase.FAILED
+    return is_given_up or (job.retry_s is not None and job.retry_s != before.retry_s)
 
 
 def _attempt(job: Job, plan: TrainingPlan, now_s: float) -> Attempt:

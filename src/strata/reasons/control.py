@@ -36,6 +36,12 @@ CONTROL: Final[Meanings] = {
         "What fails at once mostly fails again: the wait doubles each time, up to five minutes.",
         "strata logs NAME says what the ranks wrote.",
     ),
+    "given-up": Meaning(
+        "given up at failure {failures}, as {most} are allowed; attempt {attempt} ended with: {message}; {steps} "
+        "of {of} steps are in checkpoints",
+        "What failed so often will fail again. Checkpoints stay where they are.",
+        "strata logs NAME says what the ranks wrote; mend it and submit the job under another name.",
+    ),
     "domains-cannot-meet": Meaning(
         "{a} and {b} cannot work on one job together: {why}",
         "Ranks of one job reach each other and share its checkpoints, which these drivers cannot give them: no "
