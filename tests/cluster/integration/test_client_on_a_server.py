@@ -256,8 +256,18 @@ def test_a_server_that_does_not_answer_is_given_up_and_asked_again(plane, api):
     finally:
         plane.api_server.popen.send_signal(signal.SIGCONT)
     assert failed.value.may_pass
-    assert api.get(NODE, "a") is None
     hasty.close()
+    until(lambda: says_there_is_none(api), lambda: "the server to answer again")
+
+
+def says_there_is_none(api):
+    """Return whether the server says so; False while it is not yet itself again."""
+    try:
+        return api.get(NODE, "a") is None
+    except ApiFailed as failed:
+        if not failed.may_pass:
+            raise
+        return False
 
 
 def test_a_watcher_outlives_the_server(plane, api, namespace, watching, caplog):
