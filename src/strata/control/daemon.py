@@ -35,6 +35,7 @@ from strata.control.state import (
     Stop,
 )
 from strata.control.store import Kept, Store
+from strata.control.watch import Watch
 from strata.decision import Reason
 from strata.errors import StrataError, UsageError
 from strata.fleet.fleet import Fleet
@@ -244,22 +245,23 @@ class Daemon:
         self._wake.set()
 
     def _watch_links(self) -> None:
-        """Probe link after link, all of them once in `probe_every_s`, also those that nobody uses."""
-        while self._probe is not None and not self._is_over.is_set():
-            probes = [
-                p for p in self.scheduler.probes(self.snapshot.fleet) if {p.source, p.dest} <= self.drivers.keys()
-            ]
-            for probe in probes:
-                start_s = self.clock()
-                if not self._transfers.covers((probe.source, probe.dest), start_s):
-                    ask = self._probe
-                    seen = corroborated(partial(ask, probe), self.snapshot)
-                    if seen is not None and ask is self._probe:  # else the fleet was read again meanwhile
-                        self.see(replace(seen, at_s=self.clock()))
-                if self._is_over.wait(max(0.0, self._probe_every_s / len(probes) - (self.clock() - start_s))):
-                    return
-            if not probes and self._is_over.wait(self._probe_every_s):
-                return
+        """Probe every link once in `probe_every_s`, also those that nobody uses."""
+        watch = Watch(every_s=self._probe_every_s)
+        while (probe := self._probe) is not None and not self._is_over.is_set():
+            links = self.scheduler.probes(self.snapshot.fleet)
+            watch.keep(
+                ((p.source, p.dest) for p in links if {p.source, p.dest} <= self.drivers.keys()), self.clock()
+            )
+            pair, due_s = watch.next() or (None, self.clock() + self._probe_every_s)
+            wait_s = due_s - self.clock()
+            if pair is None or wait_s > 0:
+                self._is_over.wait(min(wait_s, self._probe_every_s))
+                continue
+            watch.begun(pair, self.clock())
+            if not self._transfers.covers(pair, self.clock()):
+                seen = corroborated(partial(probe, Probe(*pair)), self.snapshot)
+                if seen is not None and probe is self._probe:  # else the fleet was read again meanwhile
+                    self.see(replace(seen, at_s=self.clock()))
 
 
 def plain_decision(decision: JobDecision) -> dict[str, Any]:
