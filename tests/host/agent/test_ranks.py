@@ -50,8 +50,8 @@ def test_the_rank_that_waits_beyond_the_median_is_named_with_its_host_its_thread
 def test_without_an_accelerator_threads_of_no_pool_count_beside_those_that_watch():
     pools = [("a", 0, "comms-monitor", 1.0), ("a", 0, "none", 4.0), ("a", 0, "loading", 9.0)]
     launch = ("a", 0, "kernel-launch", 0.5)
-    for told, waited_s, pool in ((pools, 5.0, "none"), ([*pools, launch], 1.5, "comms-monitor")):
-        (delay,) = rank_delays(page("x", 0.0), page("x", 10.0, *told))
+    for delays, waited_s, pool in ((pools, 5.0, "none"), ([*pools, launch], 1.5, "comms-monitor")):
+        (delay,) = rank_delays(page("x", 0.0), page("x", 10.0, *delays))
         assert (delay.waited_s, delay.pool) == (waited_s, pool)
 
 

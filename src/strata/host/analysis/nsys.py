@@ -101,8 +101,8 @@ def _columns(rows: sqlite3.Connection, table: str, names: Sequence[str]) -> list
         raise ValueError(f"{count:,} rows in {table}, {MOST_ROWS:,} at most")
     data = np.zeros((count, len(names)), np.int64)
     # Absent numbers are null in newer exports, 0 in older ones.
-    said = ", ".join(f"ifnull({name}, 0)" for name in names)
-    for number, row in enumerate(rows.execute(f"SELECT {said} FROM {table}")):
+    values = ", ".join(f"ifnull({name}, 0)" for name in names)
+    for number, row in enumerate(rows.execute(f"SELECT {values} FROM {table}")):
         data[number] = row
     return list(data.T)
 
