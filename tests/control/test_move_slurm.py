@@ -14,12 +14,9 @@ STEPS = 24
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)  # munged is another user
-    with munge(folder) as socket:
-        made = [Cluster(folder, name, munge_socket=socket) for name in ("one", "two")]
+def clusters():
+    with munge() as socket:
+        made = [Cluster(socket.parent, name, munge_socket=socket) for name in ("one", "two")]
         try:
             for cluster in made:
                 cluster.up()

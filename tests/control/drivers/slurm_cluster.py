@@ -6,8 +6,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.support.ports import free_ports
 
@@ -27,10 +29,13 @@ def _die_with_parent():
 
 
 @contextmanager
-def munge(folder):
-    """Yield the socket of a munged of our own."""
-    place = folder / "munge"
-    place.mkdir()
+def munge():
+    """Yield the socket of a munged of our own, in a folder that clusters may be in, too.
+
+    Its path is short wherever tests have their files: a socket's has 108 letters at most, slurmstepd's as well.
+    """
+    place = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))
+    place.chmod(0o755)
     (place / "key").write_bytes(os.urandom(128))
     os.chmod(place / "key", 0o600)
     for path in (place, place / "key"):
@@ -49,6 +54,7 @@ def munge(folder):
     finally:
         process.kill()
         process.wait()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class Cluster:

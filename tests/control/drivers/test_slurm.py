@@ -26,12 +26,9 @@ ONE = TrainingPlan((Pipeline((Stage("a", 0, 5, 1),), 1, 6),), 4)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)  # munged is another user
-    with munge(folder) as socket:
-        cluster = Cluster(folder, "a", munge_socket=socket, nodes=2, gpus=4)
+def cluster():
+    with munge() as socket:
+        cluster = Cluster(socket.parent, "a", munge_socket=socket, nodes=2, gpus=4)
         try:
             cluster.up()
             yield cluster
