@@ -89,7 +89,12 @@ def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -
     if target == "megatron":
         launch = megatron.render(layout, saved.job)
     else:
-        launch = torchrun.render(layout) if target == "torchrun" else kueue.render(layout, saved.job.name)
+        to_kueue = target == "kueue"
+        launch = (
+            kueue.render(layout, saved.job.name)
+            if to_kueue
+            else torchrun.render(layout, software=saved.job.software)
+        )
     counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
     last = "{num_ranks} ranks on {num_nodes} nodes".format(**counts)
     if target == "torchrun":

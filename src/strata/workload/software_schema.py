@@ -10,6 +10,7 @@ from strata.workload.software import Software
 Framework = Literal["auto", "megatron-core", "pytorch"]
 Dispatcher = Literal["alltoall", "flex"]
 
+_FLAGS: Final = ("true", "false")
 _ENGINE: Final[dict[str, bool | None]] = {"auto": None, "megatron-core": True, "pytorch": False}
 
 
@@ -60,11 +61,11 @@ def software_value(key: str, value: Any) -> bool | None:
 def software_text(key: str, value: bool | None) -> str:
     """Return what a job file says for what `Software` holds."""
     words = {"framework": tuple(_ENGINE), "dispatcher": ("alltoall", "flex"), "gradients": ("fp32", "model")}
-    return next(word for word in words.get(key, ("true", "false")) if _read(key, word) is value)
+    return next(word for word in words.get(key, _FLAGS) if _read(key, word) is value)
 
 
 def _read(key: str, word: str) -> bool | None:
-    return word == "true" if word in ("true", "false") else software_value(key, word)
+    return word == "true" if word in _FLAGS else software_value(key, word)
 
 
 def software_of(entry: SoftwareEntry) -> Software:
@@ -73,3 +74,11 @@ def software_of(entry: SoftwareEntry) -> Software:
         ATTRIBUTES[key]: software_value(key, value) for key, value in entry.model_dump().items()
     }
     return Software(**values)
+
+
+def software_entry(software: Software) -> SoftwareEntry:
+    """Return what a job file says of software, as far as it can."""
+    texts = {key: software_text(key, getattr(software, name)) for key, name in ATTRIBUTES.items()}
+    return SoftwareEntry.model_validate(
+        {key: text == "true" if text in _FLAGS else text for key, text in texts.items()}
+    )

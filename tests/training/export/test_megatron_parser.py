@@ -18,6 +18,7 @@ from strata.training.plan.planned import PlannedJob, PlannedModel
 from strata.workload.huggingface import model
 from strata.workload.job import ContextExchange, Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.software_schema import SoftwareEntry
 
 HERE = Path(__file__).parent
 OPTIONS = yaml.safe_load((HERE / "megatron_options.yaml").read_text())
@@ -76,6 +77,15 @@ def check(given, world_size):
         assert given.overlap_grad_reduce
     assert copies * parts % (given.num_distributed_optimizer_instances or 1) == 0
     assert given.use_megatron_fsdp == (given.ckpt_format == "fsdp_dtensor")
+    if given.overlap_moe_expert_parallel_comm:
+        assert given.expert_model_parallel_size > 1
+        assert given.recompute_granularity != "full"
+        assert stages == 1 or given.num_virtual_stages_per_pipeline_rank or given.pipeline_model_parallel_layout
+    if given.moe_pad_expert_input_to_capacity:
+        assert given.moe_expert_capacity_factor is not None
+        assert given.moe_token_dispatcher_type == "alltoall"
+    if given.cuda_graph_impl == "full_iteration":
+        assert given.no_check_for_nan_in_loss_and_grad
     if given.fp8_param_gather:
         assert given.fp8_format
         assert given.use_distributed_optimizer
@@ -141,6 +151,14 @@ CASES = {
         planned("llama-3.1-8b"),
     ),
     "experts": (plan(25, 25, context=2, expert_parallel=4), planned("qwen3-30b-a3b")),
+    "software": (
+        plan(25, 25, context=2, expert_parallel=4, **VIRTUAL),
+        planned("qwen3-30b-a3b", software=SoftwareEntry(overlap_experts=True, cuda_graphs=True, token_drop=True)),
+    ),
+    "software-flex": (
+        plan(25, 25, expert_parallel=2),
+        planned("qwen3-30b-a3b", software=SoftwareEntry(dispatcher="flex", gradients="fp32", fused_loss=True)),
+    ),
     "selective": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b")),
     "selective-fp8": (plan(17, 17, recompute=Recompute.SELECTIVE), planned("llama-3.1-8b", precision="fp8")),
     "some-layers": (plan(17, 17, recompute=Recompute.FULL, some=(6, 5)), planned("llama-3.1-8b")),
@@ -260,6 +278,28 @@ def test_parts_of_a_sequence_are_numbered_as_megatron_does():
         assert rank.rank == rank.tensor_rank + 2 * (rank.context_rank + 2 * (rank.stage + 2 * rank.copy))
     groups = launched(chosen, job).ranks.data_groups
     assert {len(group.ranks) for group in groups} == {4}  # two copies, two parts of the sequence
+
+
+@pytest.mark.parametrize(
+    ("software", "more", "why"),
+    [
+        ({"overlap_experts": True}, {}, "they are not spread"),
+        ({"overlap_experts": True}, {"expert_parallel": 2}, "does not interleave"),
+        ({"overlap_experts": True}, {"expert_parallel": 2, "recompute": Recompute.FULL}, "recomputes in full"),
+        ({"token_drop": True, "dispatcher": "flex"}, {"expert_parallel": 2}, "drops tokens with the flex"),
+    ],
+)
+def test_software_that_megatron_is_not_is_refused(software, more, why):
+    job = planned("qwen3-30b-a3b", software=SoftwareEntry(**software))
+    with pytest.raises(UsageError, match=why):
+        launched(plan(25, 25, **more), job)
+
+
+def test_times_of_pytorchs_own_kernels_are_noted():
+    notes = [launched(plan(17, 17), planned("llama-3.1-8b", **more)).notes for more in (
+        {}, {"software": SoftwareEntry(framework="pytorch")},
+    )]  # fmt: skip
+    assert ["PyTorch" in " ".join(each) for each in notes] == [False, True]
 
 
 def test_weight_gradients_apart_are_refused():

@@ -14,6 +14,7 @@ from strata.training.export.ranks import RankLayout
 from strata.training.export.torchrun import render
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.software_schema import SoftwareEntry
 from tests.support.ports import free_ports
 
 LINE = re.compile(
@@ -212,3 +213,10 @@ def test_what_train_py_does_otherwise_is_said():
     assert len(render(layout(replace(TWO, **more))).notes) == 2
     (note,) = render(layout(replace(TWO, zero_stage=3))).notes
     assert "does not shard optimizer, gradients and weights" in note
+
+
+def test_software_that_the_stand_in_is_not_is_noted():
+    chosen = layout(TWO)
+    assert "software" not in " ".join(render(chosen).notes)
+    assert "software" not in " ".join(render(chosen, software=SoftwareEntry(framework="pytorch")).notes)
+    assert "(cuda_graphs)" in " ".join(render(chosen, software=SoftwareEntry(cuda_graphs=True)).notes)

@@ -134,6 +134,7 @@ def _refusals(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
             f"it interleaves {first.microbatches} microbatches over {len(first.stages)} stages, and Megatron "
             "takes whole groups of as many microbatches as there are stages"
         )
+    yield from _unlike_software(plan, job)
     if plan.local_steps > 1:
         yield f"it crosses domains every {plan.local_steps} steps (DiLoCo), and Megatron does so every step"
     copies = sorted({pipeline.replicas for pipeline in plan.pipelines})
@@ -144,6 +145,19 @@ def _refusals(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         )
     if sum(stage.num_layers for stage in first.stages) < 3:
         yield "it has no layer between embedding and head"
+
+
+def _unlike_software(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
+    """Yield what the job's `software:` does and Megatron does not (`TransformerConfig.__post_init__`)."""
+    software, stages = job.software, plan.pipelines[0].stages
+    if software.overlap_experts and plan.expert_parallel == 1:
+        yield "it overlaps what experts exchange (overlap_experts), and they are not spread"
+    elif software.overlap_experts and plan.recompute is Recompute.FULL:
+        yield "it recomputes in full, and Megatron does not where exchanges of experts overlap (overlap_experts)"
+    elif software.overlap_experts and len(stages) > 1 and plan.virtual_stages == 1:
+        yield "it does not interleave, and Megatron does where exchanges of experts overlap (overlap_experts)"
+    if software.token_drop and software.dispatcher == "flex":
+        yield "it drops tokens with the flex dispatcher, and Megatron pads experts with alltoall alone"
 
 
 def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
@@ -180,6 +194,8 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield "the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"
     if job.architecture is not None:
         yield from missing(job.architecture)
+    if job.software.framework == "pytorch":
+        yield "the plan's times are of PyTorch's own kernels (software: framework: pytorch), not of Megatron's"
     batch = global_batch(plan)
     if batch != job.global_batch:
         yield f"whole microbatches make a global batch of {batch} where the job has {job.global_batch}"

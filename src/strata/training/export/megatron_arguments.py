@@ -37,6 +37,7 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield f"--ffn-hidden-size {job.ffn_hidden_size}"
     if job.architecture is not None:
         yield from model_arguments(job.architecture, job.num_layers - 2)
+    yield from _software(job)
     yield f"--seq-length {job.sequence_length}"
     learned = job.architecture.max_positions if job.architecture else None
     yield f"--max-position-embeddings {learned or job.sequence_length}"
@@ -48,7 +49,7 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     yield "--hidden-dropout 0"
     if job.precision in ("bf16", "fp16", "fp8"):
         yield "--fp16" if job.precision == "fp16" else "--bf16"
-    if job.precision in ("bf16", "fp8"):
+    if job.precision in ("bf16", "fp8") and job.software.gradients == "model":
         yield "--grad-reduce-in-bf16"
     if job.precision == "fp8":
         yield "--fp8-format hybrid"
@@ -68,6 +69,23 @@ def arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         some = recomputed_blocks(plan)
         yield f"--recompute-method {'block' if some else 'uniform'}"
         yield f"--recompute-num-layers {some or 1}"
+
+
+def _software(job: PlannedJob) -> Iterator[str]:
+    """Yield what the job's `software:` says of how it runs, beside gradients."""
+    software = job.software
+    if job.architecture is not None and job.architecture.experts is not None:
+        yield f"--moe-token-dispatcher-type {software.dispatcher}"  # by default every rank gathers all tokens
+        if software.token_drop:
+            yield "--moe-expert-capacity-factor 1.0"
+            yield "--moe-pad-expert-input-to-capacity"
+        if software.overlap_experts:
+            yield "--overlap-moe-expert-parallel-comm"
+    if software.cuda_graphs:
+        yield "--cuda-graph-impl full_iteration"
+        yield "--no-check-for-nan-in-loss-and-grad"
+    if software.fused_loss:
+        yield "--cross-entropy-loss-fusion"
 
 
 def recomputed_blocks(plan: TrainingPlan) -> int | None:

@@ -45,7 +45,6 @@ def model_arguments(model: PlannedModel, num_layers: int) -> Iterator[str]:
             yield f"--moe-shared-expert-intermediate-size {model.experts.shared_ffn_hidden_size}"
         if model.experts.shared_gate:
             yield "--moe-shared-expert-gate"
-        yield "--moe-token-dispatcher-type alltoall"  # by default every rank gathers all tokens
         dense = set(model.experts.dense_layers)
         runs = groupby(int(layer not in dense) for layer in range(num_layers))
         yield f"--moe-layer-freq {'+'.join(f'[{sparse}]*{len(list(run))}' for sparse, run in runs)}"

@@ -11,20 +11,24 @@ from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json,
 from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
+from strata.workload.software_schema import SoftwareEntry
+
+PLAIN_SOFTWARE: Final = SoftwareEntry()
 
 # The training script is kept importable, so that it is linted and typed; the copy finds beside it what it imports.
 _BESIDE: Final = (("strata.workload", "tiny"), ("strata.training.program", "client"))
 
 
-def render(layout: RankLayout) -> LaunchFiles:
-    """Return the launch files. Raises UsageError where a plan has no rank map."""
+def render(layout: RankLayout, *, software: SoftwareEntry = PLAIN_SOFTWARE) -> LaunchFiles:
+    """Return the launch files of a job that runs with some software. Raises UsageError where a plan has no rank
+    map."""
     if any(stage.context_parallel > 1 for pipeline in layout.plan.pipelines for stage in pipeline.stages):
         raise UsageError(
             "train.py cannot split a sequence between ranks (context parallelism)",
             hint="strata export --to megatron",
         )
     ranks = rank_map(layout)
-    notes = tuple(_notes(layout.plan))
+    notes = (*_notes(layout.plan), *_other_software(software))
     domains = domain_nodes(ranks)
     files = {"ranks.json": ranks_json(ranks, layout.plan)}
     for nodes in domains:
@@ -69,6 +73,16 @@ def _notes(plan: TrainingPlan) -> Iterator[str]:
         yield (
             f"train.py does not shard {_SHARDED[plan.zero_stage]}; the plan does (ZeRO stage {plan.zero_stage}), "
             "so a rank needs more memory than the plan's"
+        )
+
+
+def _other_software(software: SoftwareEntry) -> Iterator[str]:
+    """Yield what the job's `software:` does and plain PyTorch, as train.py has it, does not."""
+    others = [key for key, value in software if value != getattr(PLAIN_SOFTWARE, key)]
+    if others and not (others == ["framework"] and software.framework == "pytorch"):
+        yield (
+            f"train.py is plain PyTorch; the plan counts on the job's software ({', '.join(others)}), so its step "
+            "time and memory will not be the plan's"
         )
 
 

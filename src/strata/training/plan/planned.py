@@ -13,6 +13,7 @@ from strata.files import FileModel
 from strata.fleet.fleet import Domain, Fleet
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.model import ModelSpec
+from strata.workload.software_schema import SoftwareEntry, software_entry
 
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(strict=True, ge=0)]
@@ -139,6 +140,7 @@ class PlannedJob(FileModel):
     hidden_size: Count | None = None
     ffn_hidden_size: Count | None = None
     architecture: PlannedModel | None = None
+    software: SoftwareEntry = SoftwareEntry()
     notes: list[str] = Field(default=[])
 
     @classmethod
@@ -158,6 +160,7 @@ class PlannedJob(FileModel):
             hidden_size=spec.hidden_size if spec else None,
             ffn_hidden_size=spec.intermediate_size if spec else None,
             architecture=PlannedModel.of(spec) if spec else None,
+            software=software_entry(job.software),
             notes=list(spec.notes) if spec else [],
         )
 
