@@ -136,7 +136,7 @@ class World:
     def look(self):
         for driver in self.daemon.drivers.values():
             if driver.answers.is_set():
-                before, deadline = driver.calls, time.monotonic() + 60
+                before, deadline = driver.calls, time.monotonic() + 300
                 while driver.calls < before + 3 and driver.answers.is_set():
                     assert time.monotonic() < deadline, "a driver is not called"
                     time.sleep(0.001)

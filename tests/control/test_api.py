@@ -30,7 +30,7 @@ def served(tmp_path):
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert is_up.wait(60)
+    assert is_up.wait(300)
     yield world, Client(f"http://127.0.0.1:{port[0]}", "secret")
     is_over.set()
     thread.join()
@@ -38,7 +38,7 @@ def served(tmp_path):
 
 
 def text(client, path):
-    with client._open("GET", path, None, timeout_s=60) as response:
+    with client._open("GET", path, None, timeout_s=300) as response:
         return response.read().decode()
 
 
