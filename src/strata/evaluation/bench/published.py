@@ -143,9 +143,9 @@ def show(runs: Sequence[PublishedRun], data: dict[str, Any]) -> Shown:
         yield ""
         yield rows((head, "rows", "mean |error|", "bias"), body, right=(1, 2, 3))
     yield "published, predicted: seconds a step; fits: in the memory of a card, none left free"
-    for told, which in ((data, "of one job and release"), (data["any_release"], "of one job, of any release")):
-        if told["pairs"]:
-            yield f"{told['pairs']} pairs of plans {which}: {told['pairs_ranked']:.0%} ranked as measured"
+    for ranking, which in ((data, "of one job and release"), (data["any_release"], "of one job, of any release")):
+        if ranking["pairs"]:
+            yield f"{ranking['pairs']} pairs of plans {which}: {ranking['pairs_ranked']:.0%} ranked as measured"
 
 
 def _percent(value: float | None, *, signed: bool = True) -> str:
