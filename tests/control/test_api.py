@@ -79,9 +79,9 @@ def test_a_job_that_was_given_up_says_so_with_what_to_try(served, tmp_path, caps
         world.passes(10)
     (tmp_path / "token").write_text("secret")
     assert strata(["job", "a", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert "given up at failure 4, as 3 are allowed; attempt 4 ended with: no word" in "\n".join(told)
-    assert told[-1] == "  try: strata logs a, mend it, and submit it under another name"
+    shown = capsys.readouterr().out.splitlines()
+    assert "given up at failure 4, as 3 are allowed; attempt 4 ended with: no word" in "\n".join(shown)
+    assert shown[-1] == "  try: strata logs a, mend it, and submit it under another name"
 
 
 def test_every_path_is_described_and_answers(served):
