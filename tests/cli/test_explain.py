@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from strata.cli.main import run
 from tests.cli.test_plan import FLEET, JOB
 
@@ -22,3 +24,23 @@ def test_the_chunks_of_interleaved_stages_are_shown(tmp_path, capsys):
     assert len(first[0]) > 1
     dealt = [layer for chunks in zip(*first, strict=True) for layer in chunks]
     assert dealt == sorted(dealt)
+
+
+def test_a_plan_of_before_a_key_was_there_is_shown(tmp_path, capsys):
+    fleet, job, plan = (tmp_path / name for name in ("fleet.yaml", "job.yaml", "plan.json"))
+    fleet.write_text(FLEET)
+    job.write_text(JOB)
+    assert run(["plan", "train", str(fleet), str(job), "--no-baselines", "--save", str(plan)]) == 0
+    capsys.readouterr()
+    assert run(["explain", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    data = json.loads(plan.read_text())
+    for item in data["plans"]:
+        for key in ("expert_parallel", "context_exchange", "virtual_stages"):
+            del item["plan"][key]
+        for pipeline in item["plan"]["pipelines"]:
+            for stage in pipeline["stages"]:
+                del stage["context_parallel"]
+    plan.write_text(json.dumps(data))
+    assert run(["explain", str(plan)]) == 0
+    assert capsys.readouterr().out == shown

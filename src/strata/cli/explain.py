@@ -61,7 +61,7 @@ def _latest() -> tuple[dict[str, Any], TrainingPlanFile | None]:
         return data, None
     from strata.training.plan.planfile import plan_file_of
 
-    return data, plan_file_of(data, source=str(path))
+    return _whole(plan_file_of(data, source=str(path)))
 
 
 def _read(path: str) -> tuple[dict[str, Any], TrainingPlanFile | None]:
@@ -79,8 +79,19 @@ def _read(path: str) -> tuple[dict[str, Any], TrainingPlanFile | None]:
             f"{path}: not a plan that `strata plan` wrote" + (f" (kind: {kind})" if kind else ""),
             hint="strata plan train FLEET JOB --save plan.json",
         )
-    file = read_plan_file(path)
-    return file.model_dump(mode="json", by_alias=True, exclude_unset=True), file
+    return _whole(read_plan_file(path))
+
+
+def _whole(file: TrainingPlanFile) -> tuple[dict[str, Any], TrainingPlanFile]:
+    """Return what a plan file says, its plans with the keys that an earlier strata left out, and the file."""
+    data = file.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    shown = [*zip(data["plans"], file.plans, strict=True)]
+    shown += zip(data.get("front") or (), file.front or (), strict=True)
+    if file.knee is not None:
+        shown.append((data["knee"]["plan"], file.knee.plan))
+    for item, entry in shown:
+        item["plan"] = entry.plan.plan.to_dict()
+    return data, file
 
 
 def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> int:
