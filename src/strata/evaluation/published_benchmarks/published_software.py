@@ -21,7 +21,7 @@ _OF_MEGATRON_LM: Final = {
 }
 """Megatron-LM from 2021 to 2023, by source. Copies exchange after the last backward (`--overlap-grad-reduce` is of
 late 2023, and off unless asked for); with bf16 gradients are in 32 bit (fp16 in the first two). Since 2022 sums of
-the backward run behind gradients of weights (arXiv 2205.05198 §6.2: why recomputing costs 39 %, not 33)."""
+the backward run behind gradients of weights (recalled: arXiv 2205.05198 §6.2, recomputing costs 39 %, not 33)."""
 
 _WITHOUT_TRANSFORMER_ENGINE: Final = ("mosaic", "torchtitan")
 _WITH_TRANSFORMER_ENGINE: Final = ("megatron-core", "megatron-bridge", "nemo", "nvidia")

@@ -71,7 +71,7 @@ static bool is_proc_ours(void) {
 }
 
 uint64_t process_self(void) {
-    struct timespec now; // not our start, which /proc alone has: a look there is a tenth of a small program's start
+    struct timespec now; // not our start, which /proc alone has: a look there is felt in every program's start
     clock_gettime(CLOCK_BOOTTIME, &now);
     return OWNER(OWNER_LIVE, (uint64_t)getpid(), (uint64_t)now.tv_sec * 100 + (uint64_t)now.tv_nsec / 10000000);
 }
