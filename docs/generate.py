@@ -114,7 +114,9 @@ def commands() -> str:
 def kpis() -> str:
     """Return the page of the last KPI table that was kept in kpi.json (`strata kpi -o json`)."""
     answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
-    return _page("The target KPIs, measured", markdown(answer))
+    anew = "allocation_error, load_stability, network_degradation and utilization_improvement"
+    later = f"Since then `strata kpi --row NAME -o json` printed {anew}."
+    return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 
 
 def glossary() -> str:

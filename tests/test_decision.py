@@ -254,6 +254,8 @@ SAMPLES = {
     "straggler": {"ranks": 8, "pool": "trainer", "beyond": 0.2},
     "waker-waits": {"cost": 12.5, "waker": "loader", "culprit": "hog"},
     "thread-starved": {"longest": 1.5},
+    "interpreter-lock": {"share": 0.2},
+    "page-faults": {"share": 0.2},
     "trace-lost": {"lost": 12, "share": 0.01},
     "trace-clock-back": {"times": 2},
     "trace-damaged": {"lines": 12},

@@ -37,5 +37,5 @@ def test_the_answer_has_the_agreed_keys(monkeypatch, tmp_path):
 def test_the_table_says_what_is_added(monkeypatch, tmp_path):
     text = run(monkeypatch, tmp_path)
     assert "added" in text
-    assert "longest wait" in text
+    assert "wait: the longest of a launch" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -156,3 +156,71 @@ def test_what_cannot_be_answered_is_the_users_to_correct(written, capsys, argume
     path = written(job("train", devices=1), job("empty"))
     assert run_cli(["kube", "why", *arguments, "--snapshot", path]) == 2
     assert said in capsys.readouterr().err
+
+
+MANIFEST = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: code}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+  labels: {ai.compute/managed: "true"}
+  annotations: {ai.compute/devices: "4", ai.compute/accelerator: A100-SXM4-80GB, ai.compute/substitution: never}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    spec:
+      containers: [{name: main, image: "i:1"}]
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    def write(text: str = MANIFEST) -> str:
+        path = tmp_path / "job.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_a_job_is_asked_about_before_it_is_submitted(written, manifest):
+    said = data(written(), "-f", manifest())
+    assert (said["object"], said["source"], said["is_routed"]) == ("Job/default/train", "now", True)
+    assert [pod["node"] for pod in said["pods"]] == ["n1", "n1"]
+    elsewhere = MANIFEST.replace("name: train\n", "name: train\n  namespace: team-a\n")
+    assert data(written(), "-f", manifest(elsewhere))["object"] == "Job/team-a/train"
+
+
+def test_what_was_decided_of_a_job_of_that_name_is_not_asked(written, manifest):
+    old = typed(kinds.JOB, job("train", pods=1, devices=1))
+    status = {"conditions": [{"type": "Routed", "status": "False", "reason": "DevicesBusy"}]}
+    owner = {"kind": "Job", "name": "train", "controller": True}
+    claim = {"name": "job-train", "namespace": "default", "ownerReferences": [owner]}
+    recorded = typed(kinds.COMPUTE_CLAIM, {"metadata": claim, "status": status})
+    assert data(written(old, recorded), "job/train")["source"] == "recorded"
+    assert data(written(old, recorded), "-f", manifest())["source"] == "now"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\n", "creates no job and no pod"),
+        (f"{MANIFEST}---\n{MANIFEST.partition('---')[2].replace('train', 'other')}", "creates 2 jobs and pods"),
+        ("a: [\n", "job.yaml:2:1"),
+        ("just text\n", "is not an object"),
+        (
+            MANIFEST.replace(
+                "  template:\n", "  template:\n    metadata: {annotations: {ai.compute/devices: '2'}}\n"
+            ),
+            "contradicts",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_asked_about_says_why(written, manifest, text, message, capsys):
+    assert run_cli(["kube", "why", "-f", manifest(text), "--snapshot", written()]) != 0
+    assert message in capsys.readouterr().err

@@ -423,6 +423,25 @@ def test_ctrl_c_in_a_baseline_ends_the_command(
     assert "latency_blind" not in data["baselines"]
 
 
+def test_the_table_is_printed_before_the_comparison_begins(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strata.training.plan import compare
+
+    shown = []
+
+    def rule(*_: Any) -> None:
+        shown.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(compare, "BASELINES", {"home_domain": rule})
+    assert run(["plan", "train", *map(str, files)]) == 0
+    rest = capsys.readouterr().out
+    assert "optimality gap" in shown[0]
+    assert "optimality gap" not in rest
+    assert rest.strip().startswith("compared with")
+    assert "next:" in rest
+
+
 def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     files[0].write_text(FLEET.replace("num_gpus: 8", "num_gpus: 2"))
 

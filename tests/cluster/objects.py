@@ -64,6 +64,19 @@ def pod(name: str, *, on: str = "", resource: str = "", count: int = 0, **meta: 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
+def webhook() -> dict[str, Any]:
+    """The configuration that has pods of ours sent to their places."""
+    hook = {"objectSelector": {"matchLabels": {MANAGED: "true"}}, "rules": [{"resources": ["pods"]}]}
+    return {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "strata-webhook"}, "webhooks": [hook]}
+
+
+def allocated(pod: dict[str, Any], *ids: str, resource: str = "nvidia.com/gpu") -> dict[str, Any]:
+    """The pod as the kubelet says which devices its plugin gave it."""
+    entries = [{"resourceID": device_id, "health": "Healthy"} for device_id in ids]
+    container = {"name": "main", "allocatedResourcesStatus": [{"name": resource, "resources": entries}]}
+    return {**pod, "status": {**pod["status"], "phase": "Running", "containerStatuses": [container]}}
+
+
 def job(name: str, *, pods: int = 1, suspend: bool = True, **words: Any) -> dict[str, Any]:
     """A managed Job of some pods that asks by annotations."""
     number = next(_MADE)

@@ -206,12 +206,17 @@ def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
     (check,) = (one for one in objects if one["kind"] == "AdmissionCheck")
     assert check == admission_check(check["metadata"]["name"])
     (role,) = (one for one in objects if one["kind"] == "ClusterRole")
-    may = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    expected = set()
-    for kind in kinds.KUEUE:
-        expected |= {(kind.plural, "list"), (kind.plural, "watch"), (f"{kind.plural}/status", "patch")}
-    assert may == expected
-    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kinds.WORKLOAD.group}
+    may = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    expected = {(kind.group, kind.plural, verb) for kind in kinds.KUEUE for verb in ("list", "watch")}
+    kueue = kinds.WORKLOAD.group
+    expected |= {(kueue, f"{kind.plural}/status", "patch") for kind in (kinds.WORKLOAD, kinds.ADMISSION_CHECK)}
+    assert may == expected | {(kueue, kinds.WORKLOAD.plural, "patch")}
 
 
 FRACTIONS = "components/fractions"

@@ -34,3 +34,11 @@ def test_one_row_is_enough():
     forecast = Forecast.of(np.array([[0.3, 0.6]]), USUAL)
     assert np.isfinite(forecast.ahead(9)).all()
     assert forecast.ahead(1)[0, 0] < 1.0
+
+
+def test_a_plan_that_was_down_at_first_is_not_thought_bad_for_ever():
+    usual = np.array([1.0, 0.8])
+    rates = np.tile(usual, (12, 1))
+    rates[:8, 0] = 0.0
+    expected = Forecast.of(rates, usual).ahead(6).sum(axis=0)
+    assert expected[0] > expected[1] + 0.3  # a restart is paid

@@ -89,6 +89,21 @@ def test_nobody_keeps_more_than_who_knows_the_trace():
     assert all(kept(factors, policy)[0] <= most + 0.005 for policy in PolicyName)
 
 
+def test_who_knows_the_trace_pays_a_switch_that_takes_several_decisions():
+    factors = np.ones((120, LINKS))
+    factors[20:] = 0.1
+    trace = Replay(np.arange(120) * 30.0, factors)  # a restart alone takes two decisions
+    steps = {}
+    for name, choose in (
+        ("never", choose_by(PolicyName.NEVER)),
+        ("clairvoyant", clairvoyant(candidates(), trace, interval_s=30.0)),
+    ):
+        scheduler = Scheduler(choose, lambda _fleet, _job: candidates(), 30.0)
+        result = run(FLEET, [JobSpec("a", JOB, ENDLESS)], scheduler, trace=trace, end_s=3600.0)
+        steps[name] = result.trained["a"]
+    assert steps["clairvoyant"] > 1.2 * steps["never"]
+
+
 def test_links_that_stay_nominal_keep_all_but_what_caution_costs():
     assert kept(np.ones((12, LINKS)), PolicyName.NEVER) == (pytest.approx(1.0), 0)
     assert kept(np.ones((12, LINKS)), PolicyName.HI_PPO)[0] > 0.99

@@ -5,6 +5,7 @@ import pytest
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.catalogue import accelerator, accelerators
+from strata.fleet.vendor_resources import is_accelerator, vendor_of
 from tests import SHARED
 
 FACT_SHEETS = SHARED / "data" / "accelerators.csv"
@@ -106,13 +107,41 @@ def test_disputed_figures_stay_unknown():
     assert accelerator("P800").memory_bytes == 0
 
 
-def test_the_peak_is_that_of_the_precision_and_fp8_is_twice_16_bit_where_there_is_any():
+def test_the_peak_is_that_of_the_precision_and_fp8_of_gpus_is_twice_16_bit_where_there_is_any():
     h100, a100 = accelerator("H100"), accelerator("A100")
     assert (h100.peak_flops("bf16"), h100.peak_flops("fp8"), h100.peak_flops("fp32")) == (989e12, 1979e12, 67e12)
     assert a100.peak_flops("fp8") is None
     for card in accelerators():
-        if card.fp8_flops is not None:
+        if card.fp8_flops is not None and card.vendor != "Amazon":  # Trainium's first and third differ
             assert card.fp8_flops == pytest.approx(2 * card.fp16_flops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("resource", "vendor"),
+    [
+        ("amd.com/gpu", "AMD"),
+        ("google.com/tpu", "Google"),
+        ("aws.amazon.com/neuron", "Amazon"),
+        ("aws.amazon.com/neuroncore", ""),
+    ],
+)
+def test_a_vendors_resource_counts_its_whole_devices(resource, vendor):
+    assert vendor_of(resource) == vendor
+    assert is_accelerator(resource)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("tpu-v5-lite-podslice", "TPU-v5e"),
+        ("tpu-v6e-slice", "TPU-v6e"),
+        ("trn2", "Trainium2"),
+        ("MI355X", "MI355X"),
+    ],
+)
+def test_clouds_names_of_cards_are_known(label, name):
+    """GKE's label cloud.google.com/gke-tpu-accelerator, EC2's family, ROCm's name."""
+    assert accelerator(label).name == name
 
 
 def test_measured_figures_stand_beside_the_nominal_ones():

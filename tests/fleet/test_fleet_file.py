@@ -57,6 +57,13 @@ def faults(written):
     return load
 
 
+def test_managed_pods_name_no_resource(faults):
+    driver = "driver: {kind: kubernetes, image: x, managed: true, resource: nvidia.com/gpu}"
+    text = f"{HEAD}domains:\n  - {{name: east, accelerator: H100, num_gpus: 8, {driver}}}\n"
+    ((line, message),) = faults(text)
+    assert (line, "resource must be left out" in message) == (5, True), message
+
+
 def test_a_fleet_file_is_read_into_si(written):
     fleet = load_fleet(written(FLEET))
     east, west = fleet.domains

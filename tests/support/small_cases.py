@@ -17,7 +17,7 @@ from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.layers import LayerTable
 from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
-from tests.support.builders import GBPS, card, domain
+from tests.support.builders import GBPS, card, domain, fleet, job, layers
 
 
 def small_case(seed: int, *, most_domains: int = 3, **more: Any) -> tuple[Fleet, TrainingJob]:
@@ -25,6 +25,29 @@ def small_case(seed: int, *, most_domains: int = 3, **more: Any) -> tuple[Fleet,
     rng = np.random.default_rng(seed)
     fleet = small_fleet(rng, int(rng.integers(1, most_domains + 1)))
     return fleet, small_job(rng, fleet, **more)
+
+
+def crowded_case(seed: int) -> tuple[Fleet, TrainingJob]:
+    """Domains that share few microbatches, with room for the activations of some but not of all in flight."""
+    rng = np.random.default_rng(seed)
+    memory = float(rng.choice([6.0, 8.0, 10.0, 12.0]))
+    domains = [
+        domain(
+            f"d{k}", int(rng.choice([2, 3, 4])), per_node=int(rng.choice([1, 2])),
+            accelerator=card(f"card{k}", tflops=float(rng.choice([50.0, 100.0])), gib=memory),
+            region="here" if rng.random() < 0.3 else "",
+        )
+        for k in range(int(rng.integers(2, 4)))
+    ]  # fmt: skip
+    asked = job(
+        layers(int(rng.integers(3, 7)), hidden_mib=float(rng.choice([32.0, 64.0, 128.0]))),
+        batch=int(rng.choice([2, 3, 4, 6])), recompute=(Recompute.NONE, Recompute.FULL),
+        zero_stages=[(0,), (0, 1), (1, 2), (3,)][int(rng.integers(4))],
+        schedules=[
+            (Schedule.ONE_F_ONE_B,), (Schedule.GPIPE,), (Schedule.LATENCY_AWARE, Schedule.ONE_F_ONE_B),
+        ][int(rng.integers(3))],
+    )  # fmt: skip
+    return fleet(*domains, gbps=float(rng.choice([5.0, 1000.0])), ms=float(rng.choice([0.0, 50.0]))), asked
 
 
 def small_fleet(rng: np.random.Generator, count: int) -> Fleet:

@@ -95,6 +95,7 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     from strata.host.record import perf, snapshot, tracefs
     from strata.host.record.census import CensusTaker, numbers_are_the_traces
     from strata.host.record.sink import sink
+    from strata.host.record.sleep_sampler import SleepSampler
 
     folder = tracefs.find()
     program = perf.find()
@@ -104,14 +105,19 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     uses_perf = program is not None and how != "tracefs"
     began_s, is_whole = time.monotonic(), True
     seen: dict[str, Any] = {}
-    taker = CensusTaker()
+    taker, sampler = CensusTaker(), SleepSampler()
+
+    def begun() -> None:
+        taker.look()
+        sampler.follow(taker.threads_of(work.root_pid))
 
     def look() -> None:
         if not seen:
             seen.update(snapshot.take(pid=work.root_pid))
         taker.look()
+        sampler.follow(taker.threads_of(work.root_pid, critical=seen["critical"]))
 
-    work.begun, work.look = taker.look, look
+    work.begun, work.look, work.sample = begun, look, sampler.sample
     with sink(output) as text:
         if uses_perf and program is not None:
             try:
@@ -135,6 +141,7 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
         "events": list(events),
         "pid": work.root_pid if numbers_are_the_traces() else None,
         "census": taker.looks if numbers_are_the_traces() else [],
+        "sleeping": sampler.to_list() if numbers_are_the_traces() else [],
         "elapsed_s": round(time.monotonic() - began_s, 3),
     }
     write_json(snapshot.beside(output), data)

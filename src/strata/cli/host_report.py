@@ -121,6 +121,7 @@ def report(
         census=machine.census,
         job=pid or (machine.job if tid is None and not critical else None),
         only=tid,
+        sleeping=machine.sleeping,
     )
     if view.is_guessed and (pid or tid):
         raise UsageError(

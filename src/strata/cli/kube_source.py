@@ -32,8 +32,14 @@ def source_options(command: Command) -> Command:
     return command
 
 
-def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> tuple[ClusterCache, Objects]:
-    """Return all that matters of a cluster. Raises MissingPart without a cluster, ApiFailed, BadFile."""
+def look(
+    snapshots: Sequence[str],
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    after: Callable[[Objects], Objects] = lambda objects: objects,
+) -> tuple[ClusterCache, Objects]:
+    """Return what matters of a cluster, `after` what becomes of it. Raises MissingPart, ApiFailed, BadFile."""
     from strata.cluster.api.profile_schema import bundled_profiles
     from strata.cluster.cache.gather import cache_of, from_files, from_server
 
@@ -44,6 +50,7 @@ def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) 
 
         with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
             objects = from_server(api)
+    objects = after(objects)
     cache = cache_of(objects, bundled_profiles())
     for where, fault in cache.faults.items():
         click.echo(f"warning: {where} is left out: {fault}", err=True)

@@ -18,13 +18,15 @@ _MOST_NAMES: Final = 8
 
 
 @click.command()
-@click.argument("target", metavar="POD|KIND/NAME")
+@click.argument("target", metavar="POD|KIND/NAME", required=False)
+@click.option("-f", "--filename", "path", type=click.Path(), help="A job that is not submitted yet.")
 @click.option("-n", "--namespace", default="default", help="Where it is.")
 @source_options
 @output_option
 def why(
-    target: str, namespace: str, snapshots: Sequence[str], kubeconfig: str | None, context: str | None, output: str
-) -> None:
+    target: str | None, path: str | None, namespace: str, snapshots: Sequence[str], kubeconfig: str | None,
+    context: str | None, output: str,
+) -> None:  # fmt: skip
     """Say why a pod, a job or a ComputeClaim goes where it goes, or why it waits: every node's reason.
 
     What the controller decided is read from the ComputeClaim; where nothing was decided yet it is decided now,
@@ -33,10 +35,20 @@ def why(
     \b
     strata kube why train-0
     strata kube why job/train -n team-a
+    strata kube why -f job.yaml
     """
-    from strata.cluster.controller.why_query import answer
+    from strata.cluster.cache.gather import from_manifest, with_new
+    from strata.cluster.controller.why_query import answer, as_created, target_of
 
-    cache, objects = look(snapshots, kubeconfig, context)
+    if path is not None:
+        new = as_created(from_manifest(path))
+        target, own = target_of(new, path, target)
+        cache, objects = look(snapshots, kubeconfig, context, after=lambda there: with_new(there, new, namespace))
+        namespace = own or namespace
+    elif target is None:
+        raise click.UsageError("name a pod, KIND/NAME, or a file by -f")
+    else:
+        cache, objects = look(snapshots, kubeconfig, context)
     explanation = answer(cache, objects, target, namespace=namespace)
     emit(_data(explanation), output, _show(explanation))
 

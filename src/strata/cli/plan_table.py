@@ -27,16 +27,28 @@ SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: bool = True) -> Shown:
     """Print a plan file's content in 80 columns; `saved` is where it was written to."""
+    yield from show_table(data)
+    yield from show_comparison(data, saved=saved, next_command=next_command)
+
+
+def show_table(data: dict[str, Any]) -> Shown:
+    """Print what there is once the search is over."""
     if data.get("given"):
         yield from show_given(data["given"])
         yield ""
     if not data["plans"]:
         yield f"no plan fits {data['name']} on {data['fleet']['name']}"
-        yield from _reasons(data["reasons"])
         return
     yield from _plans(data["plans"], data.get("knee"), data.get("given"))
     yield from _proof(data)
     yield from show_assumed(data.get("assumed", ()))
+
+
+def show_comparison(data: dict[str, Any], *, saved: str | None = None, next_command: bool = True) -> Shown:
+    """Print what the plans are compared with, and why they are what they are."""
+    if not data["plans"]:
+        yield from _reasons(data["reasons"])
+        return
     if data["baselines"]:
         yield ""
         yield from _baselines(data)

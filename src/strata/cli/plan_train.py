@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from strata.cli.output import emit, output_option, progress
+from strata.cli.output import emit, output_option, progress, show
 from strata.cli.parameters import POSITIVE, OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
 from strata.errors import INTERRUPTED, OutOfTime
@@ -73,9 +73,11 @@ def train(
     where the time limit passed first.
     """
     from strata import units
+    from strata.cli.plan_table import show_comparison, show_plans, show_table
     from strata.fleet.schema import load_fleet
     from strata.training.plan.compare import plan_request
     from strata.training.plan.planned import PlanRequest
+    from strata.training.plan.report import TrainingPlanReport
     from strata.workload.schema import load_job
 
     limit_s = time_limit_s(time_limit)
@@ -84,11 +86,20 @@ def train(
         "seed": seed, "baselines": baselines, "pareto": pareto, "policy": policy, "in_use": in_use,
         "given": given,
     })  # fmt: skip
-    report = plan_request(load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress)
+    inputs, is_shown = {"fleet": fleet, "job": job}, False
+
+    def planned(report: TrainingPlanReport) -> None:
+        nonlocal is_shown
+        if is_shown := output == "table":
+            show(show_table(report.to_dict(request, inputs)))
+
+    report = plan_request(
+        load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress, planned=planned
+    )
     if report.out_of_time:
         hint = f"--time-limit {units.show_time(max(10, 4 * limit_s))}"
         raise OutOfTime(f"no plan within {units.show_time(limit_s)}", hint=hint)
-    data = report.to_dict(request, {"fleet": fleet, "job": job})
+    data = report.to_dict(request, inputs)
     if save:
         from strata.files import write_json
 
@@ -98,9 +109,8 @@ def train(
         click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
     if report.interrupted:
         click.echo("interrupted: this is the best plan so far, and the comparison is not complete", err=True)
-    from strata.cli.plan_table import show_plans
-
-    emit(data, output, show_plans(data, saved=str(save) if save else None))
+    rest = show_comparison if is_shown else show_plans
+    emit(data, output, rest(data, saved=str(save) if save else None))
     if report.interrupted:
         return INTERRUPTED
     return 0 if data["plans"] and not data.get("given", {}).get("faults") else 3

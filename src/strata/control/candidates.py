@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.control.balance import balanced, unevenness
 from strata.control.sharing import sent_s
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet, Pair
@@ -37,6 +38,9 @@ LEVELS: Final = (1.0, 0.7, 0.5, 0.3, 0.15)
 
 SLOWEST: Final = 1e-6
 """A link that is down, as a share of its bandwidth: what crosses it then never ends within a run."""
+
+EVEN_COST: Final = 0.0025
+"""Share of its rate that a plan may lose, at any of LEVELS, to spread work by devices: rates are off by more."""
 
 MOST_PLANS: Final = 32
 TRIALS: Final = 48
@@ -118,7 +122,21 @@ class Candidates:
                 break
             kept.append(pick)
             best = np.maximum(best, share[:, pick])
-        return self.of_plans([self.plans[i] for i in kept])
+        return self.of_plans([self.plans[i] for i in kept])._evened()
+
+    def _evened(self) -> Candidates:
+        """Return each plan, or the most even one like it that is about as fast (`balance`)."""
+        ways = {plan: [plan, *balanced(self.job, plan, fits=self.model.fits)] for plan in self.plans}
+        every = self.of_plans(list(dict.fromkeys(way for own in ways.values() for way in own)))
+        states = [(level,) * len(self.pairs) for level in LEVELS]
+        every.prepare(states)
+        rates = dict(zip(every.plans, np.stack([every.rates(state) for state in states]).T, strict=True))
+        picked = []
+        for plan, own in ways.items():
+            fast = [way for way in own if (rates[way] >= (1 - EVEN_COST) * rates[plan]).all()]
+            pinned = [way for way in fast if way is plan or way.keeps(self.job.pins)]
+            picked.append(min(pinned, key=lambda way: unevenness(self.job, way)))
+        return self.of_plans(list(dict.fromkeys(picked)))
 
     @cached_property
     def column(self) -> dict[Pair, int]:

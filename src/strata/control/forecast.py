@@ -17,6 +17,10 @@ import numpy as np
 from strata.arrays import Floats
 from strata.control.levels import noise_scale
 
+USUAL_ROWS: Final = 24
+"""Decisions that what a plan usually earns counts as in its mean: those after one another say much the same, so a
+first outage is no reason to think that a plan is bad in the long run."""
+
 PRIOR_ROWS: Final = 8
 PRIOR_SPREAD: Final = 0.05
 PRIOR_RHO: Final = 0.85
@@ -36,27 +40,23 @@ _LEAST_NOISE: Final = 1e-3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Forecast:
-    """P plans: mean [P] in the long run, level [P] above it now, rho [P] of it that is left a decision later.
-
-    noise: share of what all rates together vary by that is drawn anew.
-    """
+    """P plans: mean [P] in the long run, level [P] above it now, rho [P] of it that is left a decision later."""
 
     mean: Floats
     level: Floats
     rho: Floats
-    noise: float
 
     @classmethod
     def of(cls, rates: Floats, usual: Floats) -> Forecast:
-        """Fit to rates [T, P], T >= 1, the last row just measured; `usual` [P] counts as one row before them.
+        """Fit to rates [T, P], T >= 1, the last row just measured; `usual` [P] counts as USUAL_ROWS before them.
 
         The last row does not say what noise there is: a jump that nothing has followed yet looks like noise.
         """
-        mean = (rates.sum(axis=0) + usual) / (len(rates) + 1)
+        mean = _mean(rates, usual)
         away = rates - mean
         rows = rates[:-1] if len(rates) > 1 else usual[None]
         noise = noise_scale(rows, least=0.0, start=START_NOISE) ** 2
-        far = ((rows - (rows.sum(axis=0) + usual) / (len(rows) + 1)) ** 2).sum(axis=0) - len(rows) * noise
+        far = ((rows - _mean(rows, usual)) ** 2).sum(axis=0) - len(rows) * noise
         steps = (np.diff(rows, axis=0) ** 2).sum(axis=0) / 2 - (len(rows) - 1) * noise
         far = np.maximum(far, 0.0)
         steps = np.clip(steps, 0.0, far)
@@ -69,12 +69,15 @@ class Forecast:
         level = recent[0] * (signal if len(recent) == len(away) else gain)
         for row in recent[1:]:
             level = rho * level + gain * (row - rho * level)
-        anew = len(rows) * noise.sum()
-        return cls(mean, level, rho, float(anew / (anew + far.sum() + prior)))
+        return cls(mean, level, rho)
 
     def ahead(self, decisions: int) -> Floats:
         """Return what plans are expected to earn now and at the next decisions, [decisions, P]."""
         return np.asarray(self.mean + self.rho ** np.arange(decisions)[:, None] * self.level)
+
+
+def _mean(rates: Floats, usual: Floats) -> Floats:
+    return np.asarray((rates.sum(axis=0) + USUAL_ROWS * usual) / (len(rates) + USUAL_ROWS))
 
 
 def _kalman(signal: Floats, rho: Floats) -> Floats:

@@ -33,21 +33,17 @@ back as far."""
 AHEAD: Final = 6
 """Decisions looked ahead at: what is still better then can be gone to then."""
 
-QUICK_MARGIN: Final = 0.35
-HEAD_START: Final = 0.3
-NOISE_START: Final = 1.0
-"""What a rule counts as having earned before anything was measured, in decisions' worth: the margin where plans
-vary by more than noise, and the expected gain where more than half is noise: there margins leave by luck."""
+LEAD: Final = 1.0
+"""What the margin must have earned more than the expected gain to decide, in decisions' worth: less is luck."""
 
 _MOST_MOMENTS: Final = 1024
 
 
 class Leader(StrEnum):
-    """The rules that are followed: the largest expected gain, and what is faster now by a share of the cost."""
+    """The rules that are followed: the largest expected gain, and what is faster now by half of the cost."""
 
     GAIN = "gain"
     MARGIN = "margin"
-    QUICK = "quick"
 
 
 class History:
@@ -77,7 +73,6 @@ class Moment:
     cost [P, P]: what going from one to another costs once; inf where weights cannot be moved. pause [P, P]: how
     long that takes, in decisions. rho [P]: see `Forecast`. first [P]: what each is worth to who has no plan yet:
     what it earns now and what it earned before, on average; now alone where a link is beyond any noise.
-    noise: share of what plans vary by that is drawn anew.
     """
 
     now: Floats
@@ -86,7 +81,6 @@ class Moment:
     pause: Floats
     rho: Floats
     first: Floats
-    noise: float
 
     @cached_property
     def gain(self) -> Floats:
@@ -100,21 +94,17 @@ class Moment:
         np.fill_diagonal(gain, 0.0)
         return gain
 
-    def margin(self, share: float) -> Floats:
-        """Return [P, P]: how much faster a plan is now, a share of the cost of going there taken off."""
-        worth = self.now[None] - self.now[:, None] - share * self.cost
+    @cached_property
+    def margin(self) -> Floats:
+        """[P, P]: how much faster a plan is now, half of the cost of going there taken off."""
+        worth = self.now[None] - self.now[:, None] - MARGIN * self.cost
         np.fill_diagonal(worth, 0.0)
         return np.asarray(worth)
 
     @cached_property
-    def quick(self) -> Floats:
-        """[P, P]: the margin of the quick rule."""
-        return self.margin(QUICK_MARGIN)
-
-    @cached_property
     def picks(self) -> dict[Leader, Ints]:
         """Where each rule goes from each plan [P]; a tie stays."""
-        worths = {Leader.GAIN: self.gain, Leader.MARGIN: self.margin(MARGIN), Leader.QUICK: self.quick}
+        worths = {Leader.GAIN: self.gain, Leader.MARGIN: self.margin}
         stays = np.arange(len(self.now))
         return {
             name: np.where(worth.max(axis=1) > 0, worth.argmax(axis=1), stays) for name, worth in worths.items()
@@ -125,16 +115,15 @@ class Moment:
 class Outlook:
     """P plans at one decision of a job.
 
-    now, ahead, rho: see `Moment`. cost, gain, margin [P]: from the plan in use; where there is none the gain is
-    `Moment.first`. quick [P]: the margin of the quick rule. current: -1 for none yet.
-    leader: the rule that earned the most. analogs: all decisions measured so far.
+    now, ahead, rho: see `Moment`. cost, gain [P]: from the plan in use; where there is none the gain is
+    `Moment.first`. current: -1 for none yet.
+    leader: the rule that decides. analogs: all decisions measured so far.
     """
 
     now: Floats
     ahead: Floats
     cost: Floats
     gain: Floats
-    quick: Floats
     rho: Floats
     current: int
     leader: Leader
@@ -178,20 +167,17 @@ def outlook_of(
     )
     if current < 0:
         none = np.zeros(len(last.now))
-        return Outlook(last.now, last.ahead, none, last.first, last.now, last.rho, current, Leader.GAIN, analogs)
+        return Outlook(last.now, last.ahead, none, last.first, last.rho, current, Leader.GAIN, analogs)
     return Outlook(
-        last.now, last.ahead, last.cost[current], last.gain[current], last.quick[current], last.rho,
-        current, _leader(moments), analogs,
-    )  # fmt: skip
+        last.now, last.ahead, last.cost[current], last.gain[current], last.rho, current, _leader(moments), analogs
+    )
 
 
 def _leader(moments: list[Moment]) -> Leader:
-    """Return the rule that would have earned the most, all followed from one plan through the past."""
+    """Return the rule that decides, both followed from one plan through the past: the margin where it would have
+    earned clearly more."""
     first = int(moments[0].first.argmax())
     earned = dict.fromkeys(Leader, 0.0)
-    noise = moments[-1].noise
-    earned[Leader.MARGIN] = HEAD_START * (1 - noise)
-    earned[Leader.GAIN] = NOISE_START * max(0.0, 2 * noise - 1)
     for name in Leader:
         plan, pause = first, 0.0
         for moment in moments[1:]:
@@ -200,7 +186,7 @@ def _leader(moments: list[Moment]) -> Leader:
                 plan, pause = to, float(moment.pause[plan, to])
             earned[name] += float(moment.now[plan]) * max(0.0, 1 - pause)
             pause = max(0.0, pause - 1)
-    return max(Leader, key=lambda name: earned[name])
+    return Leader.MARGIN if earned[Leader.MARGIN] > earned[Leader.GAIN] + LEAD else Leader.GAIN
 
 
 def _moments(candidates: Candidates, history: History, *, interval_s: float, restart_s: float) -> list[Moment]:
@@ -238,7 +224,6 @@ def _moment(
         pause,
         forecast.rho,
         now + np.where(candidates.beyond_noise(row), now, before),
-        forecast.noise,
     )
 
 

@@ -78,7 +78,7 @@ def never(outlook: Outlook, legal: Bools) -> int:
 
 
 def learned(policy: HiPpoPolicy) -> Choose:
-    """Return Hi-PPO's inter-domain agent on the outlook, as long as no fixed margin would have earned more.
+    """Return Hi-PPO's inter-domain agent on the outlook, unless a fixed margin would have earned clearly more.
 
     Its pick is taken where the exact figures see little loss in it. Where what followed states like this one tells
     clearly more than any noise that another plan is worth more, that one is.
@@ -87,9 +87,6 @@ def learned(policy: HiPpoPolicy) -> Choose:
     def follow(outlook: Outlook, legal: Bools) -> int:
         if outlook.current >= 0 and legal[outlook.current] and outlook.leader is Leader.MARGIN:
             return hysteresis(outlook, legal)
-        if outlook.current >= 0 and legal[outlook.current] and outlook.leader is Leader.QUICK:
-            worth = np.where(legal, outlook.quick, -np.inf)
-            return int(worth.argmax()) if worth.max() > 0 else outlook.current
         best = exact(outlook, legal)
         if best < 0 or outlook.current < 0:
             return best

@@ -179,7 +179,8 @@ def trace_s(trace: Replay, interval_s: float) -> float:
 def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> Choose:
     """Return the rule that knows the whole trace: the most that keep-or-switch can earn, by dynamic programming.
 
-    It is asked once a decision, in order. A switch takes its seconds from its own interval, at most all of them.
+    It is asked once a decision, in order. A switch takes its seconds from the intervals that follow;
+    until it is over there is no other one.
     """
     sites = SimulatedSites(candidates.fleet, trace)
     start_s, duration_s = float(trace.times_s[0]), trace_s(trace, interval_s)
@@ -192,23 +193,34 @@ def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> 
         for tick in range(first, min(last, count - 1) + 1):
             edge_s = start_s + tick * interval_s
             earned[tick] += rates * max(0.0, min(end_s, edge_s + interval_s) - max(begin_s, edge_s))
-    value = np.zeros(len(candidates.plans))
-    taken = np.zeros((count, len(value), len(value)), dtype=np.int64)
-    best_first = 0
+    plans = np.arange(len(candidates.plans))
+    value = np.zeros((count + 1, len(plans)))
+    taken = np.zeros((count, len(plans)), dtype=np.int64)
+    rests = np.zeros((count, len(plans)), dtype=np.int64)
     for tick in reversed(range(count)):
         now = np.maximum(sites.factors(start_s + tick * interval_s), SLOWEST)
-        left = 1 - np.minimum(candidates.moves_s(tuple(now.tolist())) / interval_s, 1.0)
-        left = np.where(left > 0, left, np.where(np.eye(len(value)) > 0, 1.0, -np.inf))
-        worth = left * earned[tick][None] + value[None]
-        if tick == 0:
-            best_first = int((earned[0] + value).argmax())
-        taken[tick] = worth.argmax(axis=1)[:, None]
-        value = worth.max(axis=1)
-    ticks = iter(range(count + 1))
+        moves = candidates.moves_s(tuple(now.tolist())) / interval_s
+        pause = np.minimum(moves, count)
+        full = pause.astype(np.int64)
+        begin = tick + full
+        ends = begin < count
+        part = earned[np.minimum(begin, count - 1), plans] * (1 - (pause - full))
+        worth = np.where(ends, part + value[np.minimum(begin + 1, count), plans], 0.0)
+        worth = np.where(np.isfinite(moves), worth, -np.inf)
+        taken[tick], value[tick] = worth.argmax(axis=1), worth.max(axis=1)
+        rests[tick] = full[plans, taken[tick]]
+    best_first = int((earned[0] + value[1]).argmax())
+    ticks, busy_until = iter(range(count + 1)), 0
 
     def choose(outlook: Outlook, legal: Any) -> int:
+        nonlocal busy_until
         tick = min(next(ticks), count - 1)
-        return best_first if outlook.current < 0 else int(taken[tick, outlook.current, 0])
+        if outlook.current < 0:
+            return best_first
+        if tick < busy_until:
+            return outlook.current
+        busy_until = tick + int(rests[tick, outlook.current]) + 1
+        return int(taken[tick, outlook.current])
 
     return choose
 

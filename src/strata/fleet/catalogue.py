@@ -2,7 +2,7 @@
 
 Empty cells are figures that are unknown or disputed. `trust` grades the published columns by the worst of
 them; the `_measured` columns were read off real devices. Interconnect figures sum both directions. FP8 rates are
-the vendors' dense figures, from memory: twice the 16-bit rate of every card that has them.
+the vendors' dense figures, those of GPUs from memory: twice the 16-bit rate of every GPU that has them.
 """
 
 from __future__ import annotations

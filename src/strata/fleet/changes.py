@@ -72,8 +72,9 @@ def changed_fleet(fleet: Fleet, overrides: Sequence[Override], faults: list[str]
     kept = tuple(domain for domain in domains.values() if domain is not None)
     if not kept and not faults:
         faults.append("these settings leave no domain")
-    new_links = {pair: link for pair, link in links.items() if link is not None}
-    return replace(fleet, domains=kept, links=new_links).only(domain.name for domain in kept)
+    names = {domain.name for domain in kept}  # a domain takes its links with it
+    new_links = {pair: link for pair, link in links.items() if link is not None and names.issuperset(pair)}
+    return replace(fleet, domains=kept, links=new_links)
 
 
 def fleet_changes(old: Fleet, new: Fleet) -> Iterator[ValueChange]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 
@@ -108,9 +109,11 @@ class Fleet:
     links: Mapping[Pair, Link]
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _matrices: dict[str, Floats] = field(init=False, repr=False, compare=False)
+    _pairs: list[tuple[Ints, Ints]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_matrices", {})
+        object.__setattr__(self, "_pairs", [])
         object.__setattr__(self, "_index", {domain.name: i for i, domain in enumerate(self.domains)})
 
     def domain(self, name: str) -> Domain:
@@ -124,6 +127,15 @@ class Fleet:
     def link(self, source: str, dest: str) -> Link | None:
         """Return the link of a directed pair, or None."""
         return self.links.get((source, dest))
+
+    @property
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Positions of the source and of the destination of each of `links`, in their order."""
+        if not self._pairs:
+            ends = zip(*self.links, strict=True) if self.links else ((), ())
+            source, dest = (np.array([self._index[name] for name in end], dtype=np.int64) for end in ends)
+            self._pairs.append((source, dest))
+        return self._pairs[0]
 
     @property
     def num_devices(self) -> int:
@@ -146,14 +158,17 @@ class Fleet:
         if attribute not in self._matrices:
             matrix = np.full((len(self.domains), len(self.domains)), missing)
             np.fill_diagonal(matrix, diagonal)
-            for (source, dest), link in self.links.items():
-                matrix[self._index[source], self._index[dest]] = getattr(link, attribute)
+            matrix[self.pairs] = np.fromiter(
+                map(attrgetter(attribute), self.links.values()), float, len(self.links)
+            )
             self._matrices[attribute] = matrix
         return self._matrices[attribute].copy()
 
     def only(self, names: Iterable[str]) -> Fleet:
         """Return the fleet of some of its domains, order kept."""
         keep = set(names)
+        if keep.issuperset(self._index):
+            return self
         return replace(
             self,
             domains=tuple(domain for domain in self.domains if domain.name in keep),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from strata.decision import Trust
@@ -110,6 +110,8 @@ class KubeEntry(FileModel):
 
     resource: what a device is there, none where it is a CPU. claim: PersistentVolumeClaim with the checkpoints.
     address: where clusters reach rank 0. queue: Kueue's. nodes: labels of its nodes. image: has the program.
+    managed: strata's controller in the cluster places the pods, and gives them devices and their vendor's image;
+    then no resource is named, and `image` only brings the program, below the profile's folder for it.
     """
 
     kind: Literal["kubernetes"]
@@ -123,6 +125,14 @@ class KubeEntry(FileModel):
     interface: Name | None = None
     queue: Name | None = None
     nodes: dict[Name, str] = Field(default={})
+    managed: bool = False
+
+    @model_validator(mode="after")
+    def _has_one_who_gives_devices(self) -> Self:
+        if self.managed and self.resource is not None:
+            text = "must be left out where the pods are managed: they get the resource of their card"
+            raise PydanticCustomError("resource_of_managed", "resource {text}", {"text": text})
+        return self
 
 
 DriverEntry: TypeAlias = LocalEntry | SlurmEntry | KubeEntry

@@ -16,12 +16,14 @@ _WHOLE: Final[Mapping[str, str]] = {
     "Iluvatar": r"iluvatar\.(?:ai|com)/gpu",
     "Kunlunxin": r"kunlunxin\.com/xpu",
     "MetaX": r"metax-tech\.com/gpu",
+    "Google": r"google\.com/tpu",
+    "Amazon": r"aws\.amazon\.com/neuron(?:device)?",
 }
 """Resources that count whole devices, by the catalogue's vendors."""
 _ACCELERATORS: Final = re.compile(
     r"(?:nvidia\.com/(?:gpu|mig-)|huawei\.com/(?:Ascend|npu)|cambricon\.com/|hygon\.com/dcu|mthreads\.com/"
     r"|amd\.com/gpu|iluvatar\.(?:ai|com)/|kunlunxin\.com/|metax-tech\.com/|volcano\.sh/v(?:gpu|npu)"
-    r"|gpu\.intel\.com/|enflame\.com/|birentech\.com/).*"
+    r"|google\.com/tpu|aws\.amazon\.com/neuron|gpu\.intel\.com/|enflame\.com/|birentech\.com/).*"
 )
 """Accelerators in any vendor's words, parts of devices too; not the NICs that some of them have plugins for."""
 
@@ -33,6 +35,8 @@ _USUAL: Final = {
     "Moore Threads": "mthreads.com/gpu",
     "Kunlunxin": "kunlunxin.com/xpu",
     "MetaX": "metax-tech.com/gpu",
+    "Google": "google.com/tpu",
+    "Amazon": "aws.amazon.com/neuron",
 }
 """The name to ask for, of vendors whose plugin has one for the cards that train; others' differ by version."""
 

@@ -79,6 +79,13 @@ HOST: Final[Meanings] = {
     "thread-starved": Meaning("runnable but not running for {longest:.1f} s at a stretch",
         "A fair scheduler does not let a thread wait this long; real-time threads or limits (cpu.max) do.",
         "Look for SCHED_FIFO threads and for cpu.max in its cgroup."),
+    "interpreter-lock": Meaning("asleep for Python's interpreter lock (GIL) {share:.1%} of the time",
+        "Threads of a Python process run one at a time: this one waited until another gave the interpreter up.",
+        "Move the others' work into processes (DataLoader num_workers, multiprocessing) or into code that gives "
+        "the lock up."),
+    "page-faults": Meaning("asleep in page faults {share:.1%} of the time",
+        "Pages it touched were not in memory: a mapped file is read as it is used, or memory was swapped out.",
+        "Read ahead (madvise, a copy in memory), or give the job more memory (memory.high, memory.max, swap)."),
     "trace-lost": Meaning("{lost:,} events ({share:.1%}) were lost while recording",
         "The buffer was full: waits that span a loss are wrong, and culprits may be missing.",
         "Record with larger buffers (-m) or for a shorter time."),

@@ -116,7 +116,7 @@ class StepModel:
     def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:
         """Return what one microbatch of one copy costs on each stage and each hop."""
         forward, backward, useful, update, sync, gather = [], [], [], 0.0, 0.0, 0.0
-        devices = pipeline.devices()
+        devices, shards = pipeline.devices(), plan.state_shards(pipeline)
         for stage in pipeline.stages:
             layers = self.stage_layers(plan, stage)
             a, z = stage.first_layer, stage.first_layer + stage.num_layers
@@ -127,7 +127,6 @@ class StepModel:
             useful.append(float(layers.useful[z] - layers.useful[a]))
             # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
             held_s = float(layers.update[z] - layers.update[a]) / self._expert_saving(plan, stage)
-            shards = plan.state_shards(pipeline)
             update = max(update, held_s / shards)
             sync, gather = max(sync, exchange.sum_s), max(gather, exchange.gather_s)
         boundary = self.job.layers.boundary_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from strata.workload.job import ContextExchange, Recompute, Schedule
@@ -94,8 +95,9 @@ class TrainingPlan:
 
     def state_shards(self, pipeline: Pipeline) -> int:
         """Return between how many devices that hold the same weights ZeRO shards what it shards."""
-        context = min(stage.context_parallel for stage in pipeline.stages)
-        return (self.shard_group or pipeline.replicas * context) if self.zero_stage else 1
+        if not self.zero_stage:
+            return 1
+        return self.shard_group or pipeline.replicas * min(map(attrgetter("context_parallel"), pipeline.stages))
 
     @property
     def refinements(self) -> tuple[str, ...]:

@@ -107,6 +107,40 @@ def test_a_pod_that_is_over_holds_nothing(cache: ClusterCache) -> None:
     assert len(free(cache, "n1")) == 8
 
 
+def test_pods_hold_the_devices_the_kubelet_gave_them(cache: ClusterCache) -> None:
+    """NVIDIA's plugin gave a pod GPUs 4, 5 and 6, and a job was placed on 4 to 7 (a real kubelet's hour)."""
+    other = objects.pod("other", on="n1", resource="nvidia.com/gpu", count=3)
+    cache.changed(kinds.POD, other)
+    assert free(cache, "n1") == [3, 4, 5, 6, 7]
+    cache.changed(kinds.POD, objects.allocated(other, "n1-4", "n1-5", "n1-6"))
+    assert free(cache, "n1") == [0, 1, 2, 3, 7]
+
+
+def test_a_pod_of_ours_holds_what_it_was_given_and_not_what_it_was_meant_to(cache: ClusterCache) -> None:
+    where = placement(("n1", (0, 1)))
+    cache.changed(kinds.JOB, placed_job("train", where))
+    pod = placed_pod("train-0", where, "Job/default/train", index=0, on="n1")
+    assert cache.holds() == {"Job/default/train": {"n1": {0, 1}}}
+    cache.changed(kinds.POD, objects.allocated(pod, "n1-6", "n1-7"))
+    assert free(cache, "n1") == [0, 1, 2, 3, 4, 5]
+    assert cache.holds() == {"Job/default/train": {"n1": {6, 7}}}, "healing moves who has the broken device"
+
+
+def test_a_place_whose_devices_went_to_another_still_counts(cache: ClusterCache) -> None:
+    where = placement(("n1", (4, 5, 6, 7)))
+    cache.changed(kinds.JOB, placed_job("train", where))
+    other = objects.pod("other", on="n1", resource="nvidia.com/gpu", count=3)
+    cache.changed(kinds.POD, objects.allocated(other, "n1-4", "n1-5", "n1-6"))
+    assert len(free(cache, "n1")) == 8 - 3 - 4
+
+
+@pytest.mark.parametrize("ids", [("GPU-of-another-node",), ("n1-4", "GPU-of-another-node")])
+def test_devices_nobody_knows_count_as_many_as_were_asked_for(cache: ClusterCache, ids: tuple[str, ...]) -> None:
+    other = objects.pod("other", on="n1", resource="nvidia.com/gpu", count=2)
+    cache.changed(kinds.POD, objects.allocated(other, *ids))
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+
+
 def test_pods_of_others_hold_as_many_devices_as_they_ask_for(cache: ClusterCache) -> None:
     cache.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
     assert len(free(cache, "n1")) == 5

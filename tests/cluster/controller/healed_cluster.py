@@ -15,7 +15,6 @@ from strata.cluster.controller.isolation_state import (
     states_of,
 )
 from strata.cluster.controller.sub_health import SubHealthReport
-from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.fleet.fingerprint import Fingerprint
 from strata.fleet.health import Slow
 from tests.cluster.builders import node as node_state
@@ -36,7 +35,7 @@ class World:
     compute_nodes: dict[str, Any] = field(default_factory=dict)
     prints: dict[str, Fingerprint] = field(default_factory=dict)
     received_s: dict[str, float] = field(default_factory=dict)
-    placements: dict[str, Placement] = field(default_factory=dict)
+    holds: dict[str, dict[str, frozenset[int]]] = field(default_factory=dict)
     sub_health: SubHealthReport = field(default_factory=SubHealthReport)
     states: Mapping[str, IsolationState] = field(default_factory=dict)
     is_silent: set[str] = field(default_factory=set)
@@ -61,15 +60,14 @@ class World:
         self.sub_health = SubHealthReport(slows, frozenset(everyone if judged else ()))
 
     def gang(self, key: str, *places: tuple[str, tuple[int, ...]]) -> None:
-        pods = tuple(PodPlace(name, devices) for name, devices in places)
-        self.placements[key] = Placement("p", pods, 1, 1.0)
+        self.holds[key] = {name: frozenset(devices) for name, devices in places}
 
     def look(self, now_s: float) -> Healing:
         for name in self.prints:
             if name not in self.is_silent:
                 self.received_s[name] = now_s
         view = HealingView(
-            self.nodes, self.compute_nodes, self.prints, self.received_s, self.placements, self.sub_health
+            self.nodes, self.compute_nodes, self.prints, self.received_s, self.holds, self.sub_health
         )
         return heal(view, self.states, now_s, policy=self.policy)
 

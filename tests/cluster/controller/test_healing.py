@@ -191,7 +191,7 @@ def test_only_gangs_that_hold_the_device_move_and_only_as_the_policy_says(
         assert world.step(T0).moves == expected
         world.health("n0")
         assert world.step(T0 + 1).moves == expected  # until it is gone
-        del world.placements["on-bad"]
+        del world.holds["on-bad"]
         assert world.step(T0 + 2).moves == ()
 
 

@@ -7,12 +7,15 @@ import copy
 import pytest
 
 from strata.cluster.api import kinds
+from strata.cluster.api.affinity import keeping_off, kept_off
 from strata.cluster.api.kinds import ADMISSION_CHECK, WORKLOAD
-from strata.cluster.api.placement_annotation import GANG, PLACEMENT
+from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.kueue.admission_checks import AGAIN_S, HELD_S, AdmissionChecks
+from strata.cluster.kueue.flavors import FLAVOR_LABEL
+from strata.cluster.kueue.steering import VARIANT
 from tests.cluster import objects
-from tests.cluster.builders import A100, PROFILES
+from tests.cluster.builders import A100, B3, PROFILES
 
 STAMP = "2026-11-21T10:00:00Z"
 RESERVED = {"type": "QuotaReserved", "status": "True"}
@@ -43,6 +46,7 @@ class World:
         self.cache.changed(kinds.NODE, objects.node("n1"))
         self.cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
         self.cache.listed(ADMISSION_CHECK, ({**objects.admission_check(), "status": {"conditions": [ACTIVE]}},))
+        self.cache.changed(kinds.MUTATING_WEBHOOK, objects.webhook())
 
     def hear(self, obj, what="MODIFIED"):
         self.cache.changed(WORKLOAD, copy.deepcopy(obj), is_gone=what == "DELETED")
@@ -210,3 +214,155 @@ def test_an_answer_to_a_workload_that_changed_meanwhile_is_not_sent():
     assert world.free == 8
     (action,) = world.step()
     assert action.resource_version == "2"
+
+
+def test_no_place_is_promised_without_a_webhook_that_sends_pods_to_it():
+    world = World()
+    world.cache.changed(kinds.MUTATING_WEBHOOK, objects.webhook(), is_gone=True)
+    world.hear(workload("train"))
+    plain = workload("plain", at=2)
+    plain["spec"]["podSets"][0]["template"]["metadata"] = {}
+    world.hear(plain)
+    asking, ours_not = sorted(world.step(), key=lambda action: action.ref.name, reverse=True)
+    (state,) = asking.body["status"]["admissionChecks"]
+    assert (state["state"], state["requeueAfterSeconds"]) == ("Retry", 60)
+    assert "strata-webhook" in state["message"]
+    assert states([ours_not]) == {"job-plain": "Ready"}
+    assert world.free == 8
+
+
+class TwoFlavors(World):
+    """Besides the node of NVIDIA's one of Huawei's; workloads are given the flavor they may have."""
+
+    def __init__(self, **free: int) -> None:
+        super().__init__()
+        self.cache.changed(kinds.NODE, objects.node("a1", B3))
+        self.cache.changed(kinds.COMPUTE_NODE, objects.devices("a1", B3))
+        for name, resource in (("n1", "nvidia.com/gpu"), ("a1", "huawei.com/Ascend910")):
+            self.cache.changed(kinds.POD, objects.pod(f"on-{name}", on=name, resource=resource, count=8))
+        for name in free:
+            self.free_node(name)
+
+    def free_node(self, name):
+        self.cache.changed(kinds.POD, objects.pod(f"on-{name}"), is_gone=True)
+
+
+NVIDIA, ASCEND = "nvidia-gpu", "huawei-ascend910"
+
+
+def on(flavor, obj, *conditions):
+    """The workload with quota of a flavor."""
+    assignment = {"name": "main", "count": 1, "flavors": {"nvidia.com/gpu": flavor}}
+    status = {**obj["status"], "admission": {"podSetAssignments": [assignment]}}
+    return {**obj, "status": {**status, "conditions": [RESERVED, *conditions]}}
+
+
+def without_quota(obj, version):
+    status = {"admissionChecks": [{"name": "strata", "state": "Pending"}]}
+    return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}, "status": status}
+
+
+def off(action):
+    """What a patch keeps a workload off."""
+    (pod_set,) = action.body["spec"]["podSets"]
+    return {key.removeprefix(FLAVOR_LABEL) for key in kept_off(pod_set["template"]["spec"], FLAVOR_LABEL)}
+
+
+def substituting(name="train"):
+    obj = workload(name, devices=4)
+    annotations = obj["spec"]["podSets"][0]["template"]["metadata"]["annotations"]
+    annotations |= objects.asks(accelerator=A100, substitution="allow")
+    return obj
+
+
+def test_kueue_is_sent_to_the_next_flavor_where_the_first_has_no_room():
+    """An hour beside the real Kueue: it reserved the same flavor for ever, and `why` said it would go."""
+    world, one = TwoFlavors(a1=8), substituting()
+    world.hear(on(NVIDIA, one))
+    (answer,) = world.step()
+    (state,) = answer.body["status"]["admissionChecks"]
+    assert (state["state"], state["requeueAfterSeconds"]) == ("Retry", 1)
+    assert "the next flavor is tried" in state["message"]
+    evicted = without_quota(one, 2)
+    world.hear(evicted)
+    (patch,) = world.step()
+    assert (off(patch), patch.resource_version) == ({NVIDIA}, "2")
+    steered = {**evicted, "spec": patch.body["spec"], "metadata": {**evicted["metadata"], "resourceVersion": "3"}}
+    world.hear(steered)
+    assert world.step() == []
+    world.hear(on(ASCEND, steered))
+    (ready,) = world.step()
+    (state,) = ready.body["status"]["admissionChecks"]
+    assert state["state"] == "Ready"
+    placement = decode(state["podSetUpdates"][0]["annotations"][PLACEMENT], where="test")
+    assert [place.node for place in placement.pods] == ["a1"]
+
+
+@pytest.mark.parametrize(("freed", "left"), [("n1", set()), ("", {NVIDIA})])
+def test_a_workload_is_kept_off_a_flavor_for_as_long_as_it_is_full(freed, left):
+    world, one = TwoFlavors(a1=8), without_quota(substituting(), 2)
+    (pod_set,) = one["spec"]["podSets"]
+    pod_set["template"]["spec"]["affinity"] = keeping_off({}, [FLAVOR_LABEL + NVIDIA], prefix=FLAVOR_LABEL)
+    world.hear(one)
+    assert world.step() == []
+    if freed:
+        world.free_node(freed)
+    assert [off(patch) for patch in world.step()] == ([left] if freed else [])
+
+
+def test_where_nothing_has_room_a_workload_waits_for_any_flavor():
+    world, one = TwoFlavors(), substituting()
+    world.hear(on(NVIDIA, one))
+    (answer,) = world.step()
+    assert answer.body["status"]["admissionChecks"][0]["requeueAfterSeconds"] == 60
+    world.hear(without_quota(one, 2))
+    assert world.step() == []
+
+
+def test_flavors_without_labels_are_named():
+    """Kueue gave the flavor again that the workload is kept off."""
+    world, one = TwoFlavors(a1=8), substituting()
+    (pod_set,) = one["spec"]["podSets"]
+    pod_set["template"]["spec"]["affinity"] = keeping_off({}, [FLAVOR_LABEL + NVIDIA], prefix=FLAVOR_LABEL)
+    world.hear(on(NVIDIA, one))
+    (answer,) = world.step()
+    (state,) = answer.body["status"]["admissionChecks"]
+    assert (state["state"], state["requeueAfterSeconds"]) == ("Retry", 60)
+    assert FLAVOR_LABEL + NVIDIA in state["message"]
+
+
+def variant(flavor, obj):
+    """The workload's variant of a flavor, with quota for it, as Kueue's ConcurrentAdmission makes it."""
+    owner = {"kind": "Workload", "name": obj["metadata"]["name"], "controller": True}
+    metadata = {
+        **obj["metadata"],
+        "name": f"{obj['metadata']['name']}-{flavor}",
+        "annotations": {VARIANT: flavor},
+        "ownerReferences": [owner],
+    }
+    return on(flavor, {**obj, "metadata": metadata})
+
+
+@pytest.mark.parametrize("free", ["n1", "a1", "both"])
+def test_of_a_jobs_variants_one_gets_a_place_on_its_own_cards_if_they_can_be_had(free):
+    world, one = TwoFlavors(**({"n1": 8, "a1": 8} if free == "both" else {free: 8})), substituting()
+    world.hear({**one, "status": {}})
+    for flavor in (ASCEND, NVIDIA):
+        world.hear(variant(flavor, one))
+    actions = world.step()
+    chosen, other = (ASCEND, NVIDIA) if free == "a1" else (NVIDIA, ASCEND)
+    assert states(actions) == {f"job-train-{chosen}": "Ready", f"job-train-{other}": "Retry"}
+    (ready,) = (action for action in actions if action.ref.name.endswith(chosen))
+    (update,) = ready.body["status"]["admissionChecks"][0]["podSetUpdates"]
+    assert update["annotations"][GANG] == "Job/default/train"
+    world.hear(done(variant(chosen, one), ready))
+    world.free_node("n1")
+    world.free_node("a1")
+    asking = variant(other, one)
+    world.hear({**asking, "metadata": {**asking["metadata"], "resourceVersion": "9"}})
+    (again,) = world.step()
+    (state,) = again.body["status"]["admissionChecks"]
+    if other == ASCEND:
+        assert (state["state"], state["message"]) == ("Retry", f"the job has its place as job-train-{chosen}")
+    else:
+        assert state["state"] == "Ready", "it may move to the cards it was written for"

@@ -189,7 +189,10 @@ def test_one_flavor_stands_for_all_frameworks_of_the_same_devices():
     assert set(found) == {
         "cambricon-mlu", "huawei-ascend310p", "huawei-ascend910", "hygon-dcu", "moore-threads-gpu", "nvidia-gpu",
     }  # fmt: skip
-    assert found["nvidia-gpu"] == {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
+    assert found["nvidia-gpu"] == {
+        "nodeLabels": {"flavor.ai.compute/nvidia-gpu": "true"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    }
 
 
 def test_a_flavor_asks_for_the_labels_all_its_profiles_ask_for():
@@ -197,7 +200,7 @@ def test_a_flavor_asks_for_the_labels_all_its_profiles_ask_for():
         RuntimeProfile(name, "NVIDIA", (A100,), "pytorch", "image:1", "nvidia.com/gpu", node_selector=labels)
         for name, labels in (("x", {"pool": "a", "zone": "1"}), ("y", {"pool": "a", "zone": "2"}))
     )
-    assert flavors([one, two])[0]["spec"] == {"nodeLabels": {"pool": "a"}}
+    assert flavors([one, two])[0]["spec"] == {"nodeLabels": {"flavor.ai.compute/nvidia-gpu": "true", "pool": "a"}}
 
 
 def test_our_check_becomes_active_once_and_others_are_left_alone():

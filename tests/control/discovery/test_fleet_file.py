@@ -106,6 +106,19 @@ def test_a_kubernetes_cluster_is_read_from_capacity_and_labels(tmp_path):
     assert "resource: nvidia.com/gpu" in path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("resource", "labels", "card"),
+    [
+        ("google.com/tpu", {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}, "TPU-v6e"),
+        ("amd.com/gpu", {"amd.com/gpu.product-name": "AMD_Instinct_MI355X_OAM"}, "MI355X"),
+    ],
+)
+def test_cards_of_others_are_known_by_their_labels(tmp_path, resource, labels, card):
+    nodes = [kube_node("a", 4, labels, resource)]
+    _, fleet = written(tmp_path, *domains_of_kube("cloud", nodes, ()))
+    assert [(d.num_devices, d.accelerator.name) for d in fleet.domains] == [(4, card)]
+
+
 def test_domains_of_one_name_are_told_apart(tmp_path):
     nodes = [kube_node("a", 8, {"nvidia.com/gpu.product": "H100"})]
     _, fleet = written(tmp_path, *domains_of_kube("x", nodes, ()), *domains_of_kube("x", nodes, ()))

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from strata.control.balance import work_shares
 from strata.decision import Trust
 from strata.evaluation.kpi import allocation_error, communication_cost_reduction, training_time_reduction
 from strata.evaluation.kpi.compared import SYNC_DP, Compared, compare
@@ -243,7 +244,7 @@ def test_what_a_domain_delivers_is_counted_in_flops_not_in_layers():
     layers = len(training.layers)
     half = layers // 2
     stages = (Stage("a", 0, half, 1), Stage("b", half, layers - half, 1))
-    shares = allocation_error.shares(training, TrainingPlan((Pipeline(stages, 1, 8),), 1))
+    shares = work_shares(training, TrainingPlan((Pipeline(stages, 1, 8),), 1))
     flops = training.layers.forward_flops
     assert shares["a"] == pytest.approx(float(flops[:half].sum() / flops.sum()))
     assert sum(shares.values()) == pytest.approx(1.0)

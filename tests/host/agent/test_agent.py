@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
+from strata.evaluation.noisy_neighbours.agent_day import live_a_day
 from strata.host.agent import watch as watching
 from strata.host.agent.agent import HostAgent, first_process, forget
 from strata.host.agent.jobs import identity_of, step_of
@@ -287,3 +289,40 @@ def test_the_daemon_set_has_the_rights_it_needs_and_no_more():
     assert {word for word in container["args"] if word.startswith("--")} <= set(help_text.split())
     page = json.loads((folder / "dashboard.json").read_text())
     assert page["panels"]
+
+
+def test_a_day_of_jobs_that_come_and_go_takes_no_more_memory_and_the_last_has_its_name(monkeypatch):
+    monkeypatch.setattr(watching, "MOST_SERIES", 80)
+    monkeypatch.setattr(watching, "ENDED", 5)
+    day = live_a_day(minutes=60)
+    assert day.is_last_named
+    assert day.series <= 81
+    # 45 jobs with 360 threads came and went in between: what kept 20 bytes of each would show.
+    assert day.end_bytes < day.quarter_bytes + 20 * 360
+
+
+def test_a_job_that_ended_makes_room_for_a_new_one_and_others_do_not(box, monkeypatch):
+    monkeypatch.setattr(watching, "ENDED", 2)
+    watch = ThreadWatch(box)
+    watch.look()
+    monkeypatch.setattr(watching, "MOST_SERIES", len(watch.times))
+    shutil.rmtree(box / "proc/4100")
+    (box / "proc/4000/environ").write_bytes(b"STRATA_JOB=ads-8\0")
+    for _ in range(watching.AGAIN):
+        watch.look()
+    assert ("ads-7", "3", "transforms") not in watch.times
+    assert ("ads-8", "", "kernel-launch") in watch.times
+    assert len(watch.times) <= watching.MOST_SERIES + 1
+
+
+def test_processes_beyond_the_most_threads_are_counted_and_not_kept(box, monkeypatch):
+    monkeypatch.setattr(watching, "MOST_THREADS", 1)
+    watch = ThreadWatch(box)
+    watch.look()
+    assert watch.num_threads == 1
+    assert len(watch.processes) == 1
+    assert watch.num_unwatched == len(training_host().threads) - 1
+
+
+def test_a_path_that_no_kernel_opens_is_not_kept():
+    assert identity_of({"STRATA_JOB": "a", "STRATA_PROGRESS": "/" * 100_000}, "").progress == ""

@@ -8,8 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
+from strata.host.analysis.findings.sleeping import FEWEST, find
 from strata.host.analysis.sleeps import sleeps_of
 from strata.host.analysis.view import TraceView
+from strata.host.record.snapshot import FORM, beside
 from strata.host.threads.processes import Census
 from tests.host.traces import IDLE, Text
 
@@ -42,6 +44,8 @@ def test_sleeps_are_told_apart_by_state_and_by_who_ended_them(tmp_path):
     assert found.ms == pytest.approx(expected)
     assert list(found.ms) == list(expected)
     assert str(found).startswith("python3 (11) slept 19 ms: 53% blocked in the kernel: a disk, a page fault")
+    assert found.wakers == (("loader", 12, pytest.approx(3.0)),)
+    assert str(found).endswith("a lock, a queue (most for loader, 12)")
 
 
 def test_without_a_census_it_is_not_known_whose_the_waker_is(tmp_path):
@@ -53,5 +57,35 @@ def test_the_report_says_why_critical_threads_slept(tmp_path):
     trace.write_bytes(sleeping().raw())
     arguments = ["host", "report", str(trace), "--critical", "python3"]
     data = json.loads(CliRunner().invoke(cli, [*arguments, "-o", "json"]).stdout)
-    assert data["sleeps"] == [{"comm": "python3", "tid": 11, "ms": {"disk": 10.0, "unknown": 8.0, "outside": 1.0}}]
+    ms = {"disk": 10.0, "unknown": 8.0, "outside": 1.0}
+    slept = {"comm": "python3", "tid": 11, "ms": ms, "wakers": [], "samples": 0, "calls": {}}
+    assert data["sleeps"] == [slept]
     assert "python3 (11) slept 19 ms: 53%" in CliRunner().invoke(cli, arguments).stdout
+
+
+def report(trace, *arguments):
+    return CliRunner().invoke(cli, ["host", "report", str(trace), *arguments])
+
+
+def test_few_looks_are_no_finding(tmp_path):
+    view = TraceView(sleeping().trace(tmp_path), critical=("python3",), sleeping={11: {"fault": FEWEST - 1}})
+    assert list(find(view)) == []
+    view = TraceView(sleeping().trace(tmp_path), critical=("python3",), sleeping={11: {"fault": FEWEST}})
+    assert [finding.token for finding in find(view)] == ["page-faults"]
+
+
+def test_where_the_recorder_looked_it_is_known_in_which_calls(tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_bytes(sleeping().raw())
+    counts = {"pipe": 1, "interpreter_lock": 30, "file": 9}
+    machine = {"form": FORM, "cpus": [], "critical": [11], "epoch_ahead_ns": 0}
+    beside(trace).write_text(json.dumps({**machine, "sleeping": [{"tid": 11, "counts": counts}]}))
+    (slept,) = json.loads(CliRunner().invoke(cli, ["host", "report", str(trace), "-o", "json"]).stdout)["sleeps"]
+    assert slept["samples"] == 40
+    assert list(slept["calls"].items()) == [("interpreter_lock", 0.75), ("file", 0.225), ("pipe", 0.025)]
+    findings = {one["token"]: one for one in json.loads(report(trace, "-o", "json").stdout)["findings"]}
+    assert "page-faults" not in findings
+    assert findings["interpreter-lock"]["severity"] == "warning"
+    assert findings["interpreter-lock"]["cost_ms"] == pytest.approx(0.75 * 19)
+    told = " ".join(CliRunner().invoke(cli, ["host", "report", str(trace)]).stdout.split())
+    assert "Found asleep 40 times: 75% for Python's interpreter lock (GIL), 22% for a file" in told

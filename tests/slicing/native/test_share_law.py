@@ -21,17 +21,30 @@ def got(played, case: str) -> list[float]:
     return [one.got_40_s for one in played if one.case == case]
 
 
-def test_a_share_is_kept_within_5_points_over_10_seconds(played):
+def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
     kept = [one for one in played if not one.case.startswith("lent") and one.requested]
     assert len(kept) >= 12
-    # Programs that ask for more than they use get what they use; no window of 10 s divides into kernels of 2 s.
+    # Programs that ask for more than they use get what they use.
     off = {
-        (one.case, one.requested): one.got_10_s
+        (one.case, one.requested): (one.got_10_s, one.least_10_s, one.most_10_s)
         for one in kept
-        if abs(one.got_10_s - one.requested) > 0.05 and "24 %" not in one.case and one.case != KERNELS_OF_SECONDS
+        if max(one.most_10_s - one.requested, one.requested - one.least_10_s) > 0.05
+        and "24 %" not in one.case
+        and one.case != KERNELS_OF_SECONDS
     }
     assert off == {}
-    assert got(played, KERNELS_OF_SECONDS) == [pytest.approx(0.5, abs=0.05)]
+
+
+def test_of_kernels_of_2_seconds_no_10_seconds_are_further_off_than_they_must_be(played):
+    """Half the time in kernels of 2 s: some 10 s have at most 4 s of work or at least 6 s (docs/slicing.md)."""
+    (one,) = (one for one in played if one.case == KERNELS_OF_SECONDS)
+    assert (one.least_10_s, one.most_10_s) == (pytest.approx(0.4, abs=0.01), pytest.approx(0.6, abs=0.01))
+    assert one.got_40_s == pytest.approx(0.5, abs=0.01)
+
+
+def test_work_that_is_under_way_at_a_look_is_charged_whole(played):
+    """What began before a look and ended behind it counted from the look on: 32.4 % for 30 in 40 s."""
+    assert got(played, "0.2 or 20 ms, never wait") == [pytest.approx(0.3, abs=0.015)]
 
 
 def test_a_program_that_uses_less_than_its_share_is_not_held_up(played):

@@ -37,6 +37,47 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     return affinity
 
 
+def keeping_off(spec: Mapping[str, Any], keys: Sequence[str], *, prefix: str) -> dict[str, Any]:
+    """Return a pod spec's affinity, off nodes with these labels and, of those that begin so, no others.
+
+    Empty where nothing is left. Terms are alternatives, so each is narrowed but empty ones, which match nothing.
+    """
+    affinity: dict[str, Any] = copy.deepcopy(dict(spec.get("affinity") or {}))
+    node: dict[str, Any] = affinity.pop("nodeAffinity", None) or {}
+    required: dict[str, Any] = node.pop(_REQUIRED, None) or {}
+    ours = [{"key": key, "operator": "DoesNotExist"} for key in keys]
+    terms: list[dict[str, Any]] = []
+    for term in required.get("nodeSelectorTerms") or [{}]:
+        expressions = term.get("matchExpressions") or []
+        others = [expression for expression in expressions if not _begins(expression, prefix)]
+        is_empty = "nodeSelectorTerms" in required and not (expressions or term.get("matchFields"))
+        after = {**term, "matchExpressions": others if is_empty else [*others, *ours]}
+        terms.append({key: value for key, value in after.items() if value})
+    if any(terms):
+        node[_REQUIRED] = {"nodeSelectorTerms": terms}
+    return {**affinity, "nodeAffinity": node} if node else affinity
+
+
+def kept_off(spec: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the labels that begin so and that a pod spec's nodes must not have."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    return [
+        expression["key"]
+        for term in required.get("nodeSelectorTerms") or ()
+        for expression in term.get("matchExpressions") or ()
+        if _begins(expression, prefix)
+    ]
+
+
+def without_kept_off(spec: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return a pod spec as it was before `keeping_off`."""
+    return {**spec, "affinity": keeping_off(spec, (), prefix=prefix)}
+
+
+def _begins(expression: Mapping[str, Any], prefix: str) -> bool:
+    return str(expression.get("key")).startswith(prefix) and expression.get("operator") == "DoesNotExist"
+
+
 def where_of(spec: Mapping[str, Any], *, placed_on: Sequence[str] = ()) -> Where:
     """Return where a pod spec lets its pods go, without what `on_nodes` narrowed it to."""
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}

@@ -65,8 +65,8 @@ ADMISSION_CHECK: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False
 )
 WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
-KUEUE: Final = (ADMISSION_CHECK, WORKLOAD)
-"""What is followed besides where Kueue lets jobs go."""
+KUEUE: Final = (ADMISSION_CHECK, WORKLOAD, MUTATING_WEBHOOK)
+"""What is followed besides where Kueue lets jobs go; a place is promised only where a webhook sends pods to it."""
 
 
 def meta(obj: Object) -> Mapping[str, Any]:

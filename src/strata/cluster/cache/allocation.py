@@ -1,8 +1,14 @@
 """Who holds which devices: pods against the places their gang was given, and what that leaves of a node.
 
-Kubernetes does not say which devices a pod got: a device plugin counts them, and tells only the kubelet. So a pod
-holds the devices its placement names; one without a placement (not ours), or that was bound elsewhere, holds as
-many of its vendor's devices as it asks for, and those are taken to be the first that nobody else holds.
+A device plugin chooses the devices, and the kubelet says which it gave in the pod's status
+(`allocatedResourcesStatus`; alpha in 1.31, beta in 1.36): that is what a pod holds. Until it is there, or where
+the kubelet does not say it, a pod holds the devices its placement names; one without a placement (not ours), or
+that was bound elsewhere, holds as many of its vendor's devices as it asks for, and those are taken to be the
+first that nobody else holds.
+
+References
+----------
+KEP-4680, "Add Resource Health Status to the Pod Status for Device Plugin and DRA" (kubernetes/enhancements).
 """
 
 from __future__ import annotations
@@ -10,13 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object, meta
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode, place_of
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
+from strata.fleet.device_ids import place_of_id
 from strata.fleet.fingerprint import Fingerprint
 from strata.fleet.vendor_resources import vendor_of
 
@@ -27,7 +34,8 @@ _OVER: Final = ("Succeeded", "Failed")
 class PodSeen:
     """A pod as far as devices go. node: empty until it is bound. place: its own, None where it may be any.
 
-    counts: of each extended resource. One whose placement cannot be read counts as not ours.
+    counts: of each extended resource. allocated: the ids of the devices the kubelet gave it, by resource. One
+    whose placement cannot be read counts as not ours.
     """
 
     key: str
@@ -37,16 +45,21 @@ class PodSeen:
     place: PodPlace | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     is_over: bool = False
+    allocated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a pod holds on a node: these devices, or of each resource so many that nobody named."""
+    """What a pod holds on a node: these devices, or of each resource so many that nobody named.
+
+    allocated: device ids by resource, where the kubelet said them; they count instead of all else.
+    """
 
     devices: tuple[int, ...] = ()
     memory_bytes: float | None = None
     cores_share: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
+    allocated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def pod_seen(pod: Object) -> PodSeen:
@@ -65,6 +78,7 @@ def pod_seen(pod: Object) -> PodSeen:
         None if placement is None else place_of(pod, placement),
         _counts(pod),
         (pod.get("status") or {}).get("phase") in _OVER,
+        _allocated(pod),
     )
 
 
@@ -89,6 +103,17 @@ def _counts(pod: Object) -> Mapping[str, int]:
     return total
 
 
+def _allocated(pod: Object) -> Mapping[str, tuple[str, ...]]:
+    """Return the ids of whole devices that the kubelet gave a pod's containers, by resource."""
+    status = pod.get("status") or {}
+    ids: dict[str, dict[str, None]] = {}
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        for resource in container.get("allocatedResourcesStatus") or ():
+            of_resource = ids.setdefault(str(resource.get("name")), {})
+            of_resource.update({str(entry.get("resourceID")): None for entry in resource.get("resources") or ()})
+    return {name: tuple(sorted(of_resource)) for name, of_resource in ids.items() if of_resource}
+
+
 def uses_of(
     placement: Placement | None, pods: Sequence[PodSeen], *, is_reserved: bool
 ) -> Iterator[tuple[str, Use]]:
@@ -110,10 +135,10 @@ def uses_of(
             late.append(pod)
         else:
             left.remove(place)
-            yield place.node, _use(place, share)
+            yield place.node, replace(_use(place, share), allocated=pod.allocated)
     for pod in late:
         if pod.node:
-            yield pod.node, _elsewhere(pod, share)
+            yield pod.node, replace(_elsewhere(pod, share), allocated=pod.allocated)
     if is_reserved:
         for place in left:
             yield place.node, _use(place, share)
@@ -130,6 +155,12 @@ def _elsewhere(pod: PodSeen, share: float) -> Use:
     memory = pod.placement.pods[0].memory_bytes if pod.placement and pod.placement.pods else None
     # A fraction asks for no resource: which device it got where it was not sent nobody knows, so the first.
     return Use(counts=pod.counts) if memory is None else Use((0,), memory, share)
+
+
+def devices_of(fingerprint: Fingerprint, use: Use, *, vendors: Mapping[str, str]) -> Sequence[int]:
+    """Return the places of the devices a use is of: those the kubelet named, else those it was meant to have."""
+    places = _places(fingerprint, use, vendors)
+    return use.devices if places is None else places
 
 
 def free_of(
@@ -154,9 +185,19 @@ def free_of(
             free_share[device] = 0.0 if is_whole else max(0.0, free_share[device] - share)
 
     unnamed: Counter[str] = Counter()
+    unsaid: list[Use] = []
     for use in uses:
+        places = _places(fingerprint, use, vendors)
+        for place in places or ():
+            take(place, None, 0.0)
+        if places is None:
+            unsaid.append(use)
+    for use in sorted(unsaid, key=lambda use: use.memory_bytes is None):
         for device in use.devices:
-            take(device, use.memory_bytes, use.cores_share)
+            if use.memory_bytes is None and 0 <= device < len(devices) and free_bytes[device] <= 0.0:
+                unnamed[devices[device].vendor] += 1  # its plugin gave it to another: this pod gets some other one
+            else:
+                take(device, use.memory_bytes, use.cores_share)
         for resource, count in use.counts.items():
             unnamed[vendors.get(resource) or vendor_of(resource)] += count
     for resource, offered in allocatable.items():
@@ -168,3 +209,19 @@ def free_of(
         for device in vendor_devices[:count]:
             take(device, None, 0.0)
     return tuple(free_bytes), tuple(free_share)
+
+
+def _places(fingerprint: Fingerprint, use: Use, vendors: Mapping[str, str]) -> list[int] | None:
+    """Return the places of the devices the kubelet named; None where it named none, or one the node does not have.
+
+    Resources that count no whole devices (a NIC's, a part's) are left out.
+    """
+    places: list[int] = []
+    for resource, ids in use.allocated.items():
+        vendor = vendors.get(resource) or vendor_of(resource)
+        for device_id in ids if vendor else ():
+            place = place_of_id(fingerprint, device_id, vendor=vendor)
+            if place is None:
+                return None
+            places.append(place)
+    return places or None

@@ -18,7 +18,7 @@ from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.jobs import Job, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
 from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written
-from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
+from strata.cluster.cache.allocation import PodSeen, Use, devices_of, free_of, pod_seen, uses_of
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -57,7 +57,7 @@ class ClusterCache:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
-    workloads, checks: Kueue's, where they are followed.
+    workloads, checks: Kueue's, and webhooks: configurations of any, where they are followed.
     unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
@@ -72,10 +72,12 @@ class ClusterCache:
         self.claims: dict[str, Object] = {}
         self.workloads: dict[str, Object] = {}
         self.checks: dict[str, Object] = {}
+        self.webhooks: dict[str, Object] = {}
         self._plain: Mapping[ObjectKind, dict[str, Object]] = {
             kinds.COMPUTE_CLAIM: self.claims,
             kinds.WORKLOAD: self.workloads,
             kinds.ADMISSION_CHECK: self.checks,
+            kinds.MUTATING_WEBHOOK: self.webhooks,
         }
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}
@@ -159,6 +161,20 @@ class ClusterCache:
             {gang: self.pods_of(gang) for gang in unbound},
             frozenset(gang for gang, held in self._gangs.items() if held.assumed is not None),
         )
+
+    def holds(self) -> dict[str, dict[str, frozenset[int]]]:
+        """Return the places of the devices that placed gangs hold, by gang and node: as the kubelet gave them."""
+        vendors = self._vendors()
+        held: dict[str, dict[str, frozenset[int]]] = {}
+        for gang, entry in self._gangs.items():
+            if _placement(entry) is None:
+                continue
+            by_node = held.setdefault(gang, {})
+            for node, use in entry.uses:
+                if (fingerprint := self.fingerprints.get(node)) is not None:
+                    devices = devices_of(fingerprint, use, vendors=vendors)
+                    by_node[node] = by_node.get(node, frozenset()) | frozenset(devices)
+        return held
 
     def has_room(self, placement: Placement) -> bool:
         """Return whether all places of a placement are free now."""
@@ -319,6 +335,9 @@ class ClusterCache:
         }
         return set(of_kind[kind])
 
+    def _vendors(self) -> dict[str, str]:
+        return {profile.resource: profile.vendor for profile in self.profiles}
+
     def _state(self, name: str) -> NodeState:
         """Return a node as the router sees it."""
         node, fingerprint = self.nodes[name], self.fingerprints[name]
@@ -326,7 +345,7 @@ class ClusterCache:
         uses = [
             use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
         ]
-        vendors = {profile.resource: profile.vendor for profile in self.profiles}
+        vendors = self._vendors()
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         free_bytes, free_share = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable)
         agent_status = (self.compute_nodes.get(name) or {}).get("status") or {}

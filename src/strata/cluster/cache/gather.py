@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from strata.cluster.api.client import Api
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import Object, ObjectKind
+from strata.cluster.api.kinds import COMPUTE_CLAIM, Object, ObjectKind, meta, name_of, namespace_of
 from strata.cluster.api.pod_form import faults_of
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.errors import BadFile, Fault
-from strata.files import read_document, read_json
+from strata.files import read_document, read_json, read_text
 
 Objects = Mapping[ObjectKind, Sequence[Object]]
 """All objects of the kinds that matter; a kind the cluster does not have is empty."""
@@ -45,18 +47,57 @@ def from_files(paths: Sequence[str | Path]) -> Objects:
     """
     objects: dict[ObjectKind, list[Object]] = {kind: [] for kind in WATCHED}
     for path in paths:
-        faults: list[Fault] = []
-        for where, obj in _flat(_data(path), ""):
-            if odd := _faults(obj, str(path), where):
-                faults += odd
-                continue
-            group = obj["apiVersion"].rpartition("/")[0]
-            kind = _BY_NAME.get((group, obj["kind"]))
-            if kind is not None:
-                objects[kind].append(obj)
-        if faults:
+        if faults := _sorted_in(objects, _data(path), str(path), ""):
             raise BadFile(faults, hint="kubectl get nodes,pods,computenodes -A -o json > FILE")
     return objects
+
+
+def from_manifest(path: str | Path) -> Objects:
+    """Read what somebody is about to create: one or more YAML documents, or JSON. Raises as `from_files`."""
+    text = read_text(path)
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        fault = Fault(str(path), str(getattr(error, "problem", None) or error), line=line, column=column)
+        raise BadFile([fault], hint="YAML documents, as kubectl apply -f takes them") from None
+    objects: dict[ObjectKind, list[Object]] = {kind: [] for kind in WATCHED}
+    faults: list[Fault] = []
+    for number, document in enumerate(documents):
+        faults += _sorted_in(objects, document, str(path), f"[{number}]" if len(documents) > 1 else "")
+    if faults:
+        raise BadFile(faults, hint="YAML documents, as kubectl apply -f takes them")
+    return objects
+
+
+def with_new(objects: Objects, new: Objects, namespace: str) -> Objects:
+    """Return the objects of a cluster after others were created; those of no namespace go into `namespace`.
+
+    What was decided of an object of the same name is left out.
+    """
+    merged: dict[ObjectKind, Sequence[Object]] = dict(objects)
+    for kind, some in new.items():
+        placed = [
+            {**obj, "metadata": {"namespace": namespace, **obj["metadata"]}} if kind.is_namespaced else obj
+            for obj in some
+        ]
+        keys = {_name(obj) for obj in placed}
+        merged[kind] = [*(obj for obj in objects[kind] if _name(obj) not in keys), *placed]
+        if kind != COMPUTE_CLAIM and keys:
+            owners = {(kind.kind, *key) for key in keys}
+            claims = merged[COMPUTE_CLAIM]
+            merged[COMPUTE_CLAIM] = [claim for claim in claims if not _owners(claim) & owners]
+    return merged
+
+
+def _name(obj: Object) -> tuple[str, str]:
+    return namespace_of(obj), name_of(obj)
+
+
+def _owners(claim: Object) -> set[tuple[str, str, str]]:
+    owners = meta(claim).get("ownerReferences") or ()
+    return {(str(owner.get("kind")), namespace_of(claim), str(owner.get("name"))) for owner in owners}
 
 
 def cache_of(objects: Objects, profiles: Sequence[RuntimeProfile]) -> ClusterCache:
@@ -65,6 +106,17 @@ def cache_of(objects: Objects, profiles: Sequence[RuntimeProfile]) -> ClusterCac
     for kind in WATCHED:
         cache.listed(kind, objects[kind])
     return cache
+
+
+def _sorted_in(objects: dict[ObjectKind, list[Object]], data: Any, path: str, under: str) -> list[Fault]:
+    """Put the objects of a document to their kinds; return the faults of those that are none."""
+    faults: list[Fault] = []
+    for where, obj in _flat(data, under):
+        if odd := _faults(obj, path, where):
+            faults += odd
+        elif kind := _BY_NAME.get((obj["apiVersion"].rpartition("/")[0], obj["kind"])):
+            objects[kind].append(obj)
+    return faults
 
 
 def _data(path: str | Path) -> Any:

@@ -39,7 +39,6 @@ from strata.cluster.controller.isolation_state import (
     our_taints,
 )
 from strata.cluster.controller.sub_health import SubHealthReport
-from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Reason
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Slow
@@ -68,14 +67,14 @@ class HealingPolicy:
 class HealingView:
     """What healing looks at, by node. received_s: when each fingerprint came, by the controller's clock.
 
-    looked: from `Window.look`, a few times a minute. placements: by gang.
+    looked: from `Window.look`, a few times a minute. holds: places of devices, by gang and node.
     """
 
     nodes: Mapping[str, Object]
     compute_nodes: Mapping[str, Object]
     fingerprints: Mapping[str, Fingerprint]
     received_s: Mapping[str, float]
-    placements: Mapping[str, Placement] = field(default_factory=dict)
+    holds: Mapping[str, Mapping[str, frozenset[int]]] = field(default_factory=dict)
     sub_health: SubHealthReport = field(default_factory=SubHealthReport)
 
 
@@ -265,8 +264,8 @@ def _moves(view: HealingView, states: Mapping[str, IsolationState], drain: Drain
     return tuple(
         sorted(
             gang
-            for gang, placement in view.placements.items()
-            if out and any(not out.get(place.node, set()).isdisjoint(place.devices) for place in placement.pods)
+            for gang, devices_by_node in view.holds.items()
+            if out and any(not out.get(node, set()).isdisjoint(held) for node, held in devices_by_node.items())
         )
     )
 

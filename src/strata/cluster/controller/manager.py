@@ -24,6 +24,7 @@ from strata.cluster.controller.healing import HealingPolicy, HealingView, heal, 
 from strata.cluster.controller.isolation_state import IsolationState, states_of
 from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.kueue.admission_checks import AdmissionChecks
+from strata.cluster.kueue.flavors import node_labels
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Reason
 from strata.net.metrics import SECONDS, Counter, Histogram, Registry, read_gauge, render
@@ -154,8 +155,10 @@ class Manager:
             self.admission_checks.cycle(cache, now_s, apply=self.placer.do, stamp=stamp, lock=lock)
         is_more = self.controller.cycle(now_s, stamp=stamp)
         with lock:
-            owners = tuple(owned(cache.nodes, cache.compute_nodes))
-        self.placer.do(owners)
+            of_nodes: list[Action] = list(owned(cache.nodes, cache.compute_nodes))
+            if self.admission_checks:
+                of_nodes += node_labels(cache.nodes, cache.fingerprints, cache.profiles)
+        self.placer.do(of_nodes)
         self.meters.show(waiting_gangs=self.controller.waiting)
         self.meters.turns.labels("place").observe(time.perf_counter() - begun)
         return is_more
@@ -176,7 +179,7 @@ class Manager:
             cache.compute_nodes,
             cache.fingerprints,
             self.informer.received_s,
-            cache.placements,
+            cache.holds(),
             self._sub_health,
         )
         healing = heal(view, self._marks, now_s, policy=self.policy)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strata.cluster.admission.job_defaults import job_defaults
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_claim import claim_status
 from strata.cluster.api.jobs import is_managed, read_job
@@ -70,6 +71,32 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
     decision = explain(evaluate(cache.index, claim, cache.profiles))
     status = claim_status(decision, None, now="", generation=0)
     return Answer(subject, status, False, decision.choice, is_managed(obj))
+
+
+def target_of(new: Objects, path: str, target: str | None) -> tuple[str, str]:
+    """Return which job or pod of a file is meant, as KIND/NAME, and its namespace.
+
+    Where none is named it is the only one; UsageError where the file has more, or none.
+    """
+    namespaces = {
+        f"{kind.kind.lower()}/{name_of(obj)}": namespace_of(obj) for kind in KINDS[:-1] for obj in new[kind]
+    }
+    if target is not None or len(namespaces) == 1:
+        target = target or next(iter(namespaces))
+        return target, namespaces.get(target.lower(), "")
+    if not namespaces:
+        known = ", ".join(kind.kind for kind in KINDS[:-1])
+        raise UsageError(f"{path} creates no job and no pod", hint=f"one of {known}")
+    first = next(iter(namespaces))
+    raise UsageError(f"{path} creates {len(namespaces)} jobs and pods", hint=f"strata kube why -f {path} {first}")
+
+
+def as_created(new: Objects) -> Objects:
+    """Return the objects of a file as our webhook would have them created. Raises BadFile for what it refuses."""
+    return {
+        kind: [job_defaults(obj) if kind in kinds.SUSPENDABLE and is_managed(obj) else obj for obj in some]
+        for kind, some in new.items()
+    }
 
 
 def _claim(kind: ObjectKind, obj: Object, objects: Objects) -> Claim:

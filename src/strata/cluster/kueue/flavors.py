@@ -1,5 +1,8 @@
 """What Kueue is set up with: a flavor for each kind of devices, and the check that has workloads routed.
 
+A flavor has a label of its own, by which a workload can be kept off it (`steering.py`). Kueue asks for that label
+on the nodes of what it admits, so the controller puts it on those that have the flavor's devices.
+
 References
 ----------
 kubernetes-sigs/kueue apis/kueue/v1beta2/{resourceflavor,admissioncheck}_types.go; read at ff69552e (0.19).
@@ -8,16 +11,21 @@ kubernetes-sigs/kueue apis/kueue/v1beta2/{resourceflavor,admissioncheck}_types.g
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from strata.cluster.api.kinds import Object, ObjectKind
+from strata.cluster.api.actions import Patch, ref_of
+from strata.cluster.api.kinds import NODE, Object, ObjectKind, labels_of
 from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.fleet.fingerprint import Fingerprint
 
 CONTROLLER: Final = "ai.compute/router"
 """`controllerName` of admission checks that are ours to answer."""
 MOST: Final = 8
 """Tolerations and labels a flavor or an update may have."""
+
+FLAVOR_LABEL: Final = "flavor.ai.compute/"
+"""Labels of nodes and flavors begin so and end in a flavor's name; the value is "true"."""
 
 RESOURCE_FLAVOR: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", is_namespaced=False
@@ -30,7 +38,7 @@ def flavor_name(profile: RuntimeProfile) -> str:
 
 
 def flavors(profiles: Iterable[RuntimeProfile]) -> list[Object]:
-    """Return one ResourceFlavor for each kind of devices: the labels all its profiles ask for, all tolerations."""
+    """Return a ResourceFlavor for each kind of devices: its label, those its profiles share, all tolerations."""
     groups: dict[str, list[RuntimeProfile]] = {}
     for profile in profiles:
         groups.setdefault(flavor_name(profile), []).append(profile)
@@ -38,11 +46,9 @@ def flavors(profiles: Iterable[RuntimeProfile]) -> list[Object]:
 
 
 def _object(name: str, profiles: Sequence[RuntimeProfile]) -> Object:
-    common = set.intersection(*(set(profile.node_selector.items()) for profile in profiles))
+    common = sorted(set.intersection(*(set(profile.node_selector.items()) for profile in profiles)))
     tolerations = each_once(dict(toleration) for profile in profiles for toleration in profile.tolerations)
-    spec: dict[str, Any] = {}
-    if common:
-        spec["nodeLabels"] = dict(sorted(common)[:MOST])
+    spec: dict[str, Any] = {"nodeLabels": dict([(FLAVOR_LABEL + name, "true"), *common][:MOST])}
     if tolerations:
         spec["tolerations"] = tolerations[:MOST]
     return {
@@ -51,6 +57,22 @@ def _object(name: str, profiles: Sequence[RuntimeProfile]) -> Object:
         "metadata": {"name": name},
         "spec": spec,
     }
+
+
+def node_labels(
+    nodes: Mapping[str, Object], fingerprints: Mapping[str, Fingerprint], profiles: Sequence[RuntimeProfile]
+) -> Iterator[Patch]:
+    """Yield what gives each node the labels of its devices' flavors, and takes away those of others."""
+    for name, fingerprint in fingerprints.items():
+        if name not in nodes:
+            continue
+        models = {device.model for device in fingerprint.devices}
+        flavors = {flavor_name(profile) for profile in profiles if models & set(profile.models)}
+        wanted = {FLAVOR_LABEL + flavor for flavor in flavors}
+        present = {key for key in labels_of(nodes[name]) if key.startswith(FLAVOR_LABEL)}
+        if wanted != present:
+            labels = {key: "true" if key in wanted else None for key in sorted(wanted | present)}
+            yield Patch(ref_of(nodes[name], NODE), {"metadata": {"labels": labels}})
 
 
 def each_once(some: Iterable[dict[str, str]]) -> list[dict[str, str]]:

@@ -3,7 +3,10 @@
 Kueue holds jobs back and counts quota. When it has reserved some, `answer` routes the gang on the cards of the
 flavor that was chosen and puts the placement into the check's `podSetUpdates`, which Kueue merges into the
 templates before it lets the job go; the webhook does the rest. Where there is no room the quota goes back, and
-Kueue comes again later.
+Kueue comes again: at once where another flavor has room, to which `steering.py` sends it, and else later.
+
+With Kueue's ConcurrentAdmission a job has a workload for each flavor, a variant, owned by the job's own: they ask
+for one gang, of which one at most is given a place.
 
 References
 ----------
@@ -21,6 +24,7 @@ from typing import Any, Final, Literal
 
 from strata.cluster.api import jobs
 from strata.cluster.api.actions import Patch, ref_of
+from strata.cluster.api.affinity import without_kept_off
 from strata.cluster.api.annotations import has_claim
 from strata.cluster.api.jobs import is_managed
 from strata.cluster.api.kinds import (
@@ -37,7 +41,8 @@ from strata.cluster.api.kinds import (
 )
 from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode, encode
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
-from strata.cluster.kueue.flavors import CONTROLLER, MOST, each_once, flavor_name
+from strata.cluster.kueue.flavors import CONTROLLER, FLAVOR_LABEL, MOST, each_once, flavor_name
+from strata.cluster.kueue.steering import avoided, full_flavors, may_be_steered, steered
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.explain import explain
@@ -48,6 +53,8 @@ from strata.decision import Decision
 from strata.errors import BadFile, Fault
 
 RETRY_S: Final = 60
+STEERED_S: Final = 1
+"""Long enough for the Workload to be changed before Kueue looks at it again."""
 MOST_CHARACTERS: Final = 4000
 
 
@@ -75,11 +82,17 @@ def is_ours(check: Object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer:
-    """placement: to be held for `gang` (its key in the cache) as soon as the patch is done; None for any other."""
+    """placement: to be held for `gang` (its key in the cache) as soon as the patch is done; None for any other.
+
+    is_substitute: on other cards than the job was written for. is_steered: once it has no quota, `steer` has Kueue
+    try another flavor.
+    """
 
     patch: Patch
     gang: str
     placement: Placement | None = None
+    is_substitute: bool = False
+    is_steered: bool = False
 
 
 def answer(
@@ -91,6 +104,7 @@ def answer(
     stamp: str,
     job: Object | None = None,
     claims: Mapping[str, Object] = MappingProxyType({}),
+    workloads: Mapping[str, Object] = MappingProxyType({}),
 ) -> CheckAnswer | None:
     """Return what to answer to a Workload's checks; None where nothing is asked of us now.
 
@@ -101,28 +115,78 @@ def answer(
     status = workload.get("status") or {}
     if not is_asked(workload, checks):
         return None
-    gang = gang_of(workload)
+    gang = gang_of(workload, workloads)
     sets = _sets(workload, job)
     try:
         claim = _claim(workload, job, sets, claims)
     except BadFile as error:
-        state, placement = _check_state("Rejected", "; ".join(str(fault) for fault in error.faults)), None
-    else:
-        state, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
-    return CheckAnswer(_patch(workload, checks, "Pending", state, stamp), gang, placement)
+        rejected = _check_state("Rejected", "; ".join(str(fault) for fault in error.faults))
+        return CheckAnswer(_patch(workload, checks, "Pending", rejected, stamp), gang)
+    if claim is None:
+        state = _check_state("Ready", "asks for no accelerators of ours")
+        return CheckAnswer(_patch(workload, checks, "Pending", state, stamp), gang)
+    evaluation = evaluate(index, claim, _of_flavors(status, profiles))
+    choice = evaluation.choice
+    if choice.placement is None:
+        full = full_flavors(index, claim, profiles) if may_be_steered(workload) else frozenset[str]()
+        state = _without_room(explain(evaluation), full, avoided(workload))
+        return CheckAnswer(
+            _patch(workload, checks, "Pending", state, stamp), gang, is_steered=full != avoided(workload)
+        )
+    state = _with_room(explain(evaluation), choice.placement, profiles, sets, gang)
+    is_substitute = choice.demand is not None and choice.demand.is_substitute
+    patch = _patch(workload, checks, "Pending", state, stamp)
+    return CheckAnswer(patch, gang, choice.placement, is_substitute)
 
 
-def gang_of(workload: Object) -> str:
-    """Return the key of a workload's gang in the cache: its owner's."""
+def later(workload: Object, checks: Collection[str], why: str, *, stamp: str) -> Patch:
+    """Return the patch by which a workload that asks gives its quota back for a while."""
+    state = _check_state("Retry", why) | {"requeueAfterSeconds": RETRY_S}
+    return _patch(workload, checks, "Pending", state, stamp)
+
+
+def steer(
+    workload: Object,
+    index: Index,
+    profiles: Sequence[RuntimeProfile],
+    *,
+    job: Object | None = None,
+    claims: Mapping[str, Object] = MappingProxyType({}),
+) -> Patch | None:
+    """Return the patch that keeps a workload without quota off the flavors that are full now; None where it is."""
+    sets = _sets(workload, job)
+    try:
+        claim = _claim(workload, job, sets, claims)
+    except BadFile:
+        return None  # it is told when it asks
+    full = frozenset[str]() if claim is None else full_flavors(index, claim, profiles)
+    if full == avoided(workload):
+        return None
+    return steered(workload, full, {pod_set.name for pod_set in sets if pod_set.has_devices})
+
+
+def gang_of(workload: Object, workloads: Mapping[str, Object] = MappingProxyType({})) -> str:
+    """Return the key of a workload's gang in the cache: its owner's, of a variant its parent's owner's."""
+    owner, name = _owner(workload), name_of(workload)
+    if owner.get("kind") == WORKLOAD.kind:
+        name = str(owner.get("name"))
+        owner = _owner(workloads.get(f"{namespace_of(workload)}/{name}") or {})
+    return f"{owner.get('kind', WORKLOAD.kind)}/{namespace_of(workload)}/{owner.get('name', name)}"
+
+
+def _owner(workload: Object) -> Mapping[str, Any]:
     owners = meta(workload).get("ownerReferences") or ()
-    owner: Mapping[str, Any] = next((owner for owner in owners if owner.get("controller")), {})
-    kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))
-    return f"{kind}/{namespace_of(workload)}/{name}"
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def is_asked(workload: Object, checks: Collection[str]) -> bool:
     """Return whether a workload has quota and waits for one of our checks."""
     return _has_quota(workload) and any(state.get("state") == "Pending" for state in _states(workload, checks))
+
+
+def is_waiting(workload: Object) -> bool:
+    """Return whether a workload has no quota yet, and may still get some."""
+    return not is_true(workload, "QuotaReserved", "Finished")
 
 
 def is_held(workload: Object, checks: Collection[str]) -> bool:
@@ -163,19 +227,27 @@ def _patch(workload: Object, checks: Collection[str], state: str, changes: Mappi
     return Patch(ref_of(workload, WORKLOAD), body, "status", version_of(workload))
 
 
-def _routed(
-    index: Index, claim: Claim | None, profiles: Sequence[RuntimeProfile], sets: Sequence[jobs.PodSet], gang: str
-) -> tuple[dict[str, Any], Placement | None]:
-    """Return what to say of a check's state, and the placement behind it."""
-    if claim is None:
-        return _check_state("Ready", "asks for no accelerators of ours"), None
-    decision = explain(evaluate(index, claim, profiles))
-    placement = decision.choice
-    if placement is None:
-        return _check_state("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None
+def _with_room(
+    decision: Decision[Placement],
+    placement: Placement,
+    profiles: Sequence[RuntimeProfile],
+    sets: Sequence[jobs.PodSet],
+    gang: str,
+) -> dict[str, Any]:
     profile = next(profile for profile in profiles if profile.name == placement.profile)
     updates = [_update(pod_set, placement, profile, gang) for pod_set in sets if pod_set.has_devices]
-    return _check_state("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}, placement
+    return _check_state("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}
+
+
+def _without_room(decision: Decision[Placement], full: frozenset[str], kept_off: frozenset[str]) -> dict[str, Any]:
+    """Return what to say where the flavor has no room. full: flavors without, where others have some."""
+    message, after_s = _why_not(decision), RETRY_S
+    if full and full != kept_off:
+        message, after_s = f"{message}; the next flavor is tried", STEERED_S
+    elif full:
+        labels = ", ".join(FLAVOR_LABEL + flavor for flavor in sorted(full))
+        message = f"{message}; another flavor has room, and Kueue tries none: flavors need labels ({labels})"
+    return _check_state("Retry", message) | {"requeueAfterSeconds": after_s}
 
 
 def _check_state(state: Literal["Ready", "Retry", "Rejected"], message: str) -> dict[str, Any]:
@@ -234,7 +306,8 @@ def _claim(
         if not pod_set.has_devices or not _asks(pod_set.template, annotations):
             continue
         metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": annotations}
-        pod = {"metadata": metadata, "spec": pod_set.template.get("spec") or {}}
+        spec = without_kept_off(pod_set.template.get("spec") or {}, FLAVOR_LABEL)
+        pod = {"metadata": metadata, "spec": spec}
         claim_by_set[pod_set.name] = (
             named_claim(claims, pod, "Workload") if CLAIM in annotations else claim_of_pod(pod)
         )

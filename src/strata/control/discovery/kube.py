@@ -15,7 +15,7 @@ from strata.fleet.vendor_resources import vendor_of
 
 PRODUCT_LABELS: Final = (
     "nvidia.com/gpu.product", "amd.com/gpu.product-name", "accelerator-type", "node.kubernetes.io/npu.chip.name",
-    "cambricon.com/mlu.product", "cloud.google.com/gke-accelerator",
+    "cambricon.com/mlu.product", "cloud.google.com/gke-accelerator", "cloud.google.com/gke-tpu-accelerator",
 )  # fmt: skip
 """Node labels that name the card: of the vendors' feature discovery, then of one cloud."""
 _MEMORY_MIB: Final = "nvidia.com/gpu.memory"

@@ -25,7 +25,9 @@ from strata.control.drivers.launch import RANKS, Workplace, launch_of, safe
 from strata.control.drivers.part import KEPT_S
 from strata.control.state import DomainSeen, PartPhase, Start
 from strata.errors import UsageError
+from strata.fleet.fleet import Domain
 from strata.fleet.schema import KubeEntry
+from strata.fleet.vendor_resources import usual_resource
 
 _FOLLOW_S: Final = 2.0
 
@@ -151,7 +153,7 @@ class KubeDriver:
 
     def _devices(self) -> int:
         """Return the devices of nodes that take pods; what pods of others hold is left out."""
-        domain = next(domain for domain in self.workplace.fleet.domains if domain.name == self.domain)
+        domain, resource = self._domain, self._resource
         labels = ",".join(f"{key}={value}" for key, value in self.entry.nodes.items())
         try:
             nodes, _ = self.api.list(NODE, labels=labels)
@@ -160,14 +162,14 @@ class KubeDriver:
                 raise
             return domain.num_devices
         ready = [node for node in nodes if is_true(node, "Ready") and not node["spec"].get("unschedulable")]
-        if self.entry.resource is None:
+        if resource is None:
             return min(domain.num_devices, domain.devices_per_node * len(ready))
         allocatable = ((node.get("status") or {}).get("allocatable") or {} for node in ready)
-        free = sum(count_of(amounts.get(self.entry.resource)) for amounts in allocatable)
+        free = sum(count_of(amounts.get(resource)) for amounts in allocatable)
         names = {name_of(node) for node in ready}
         pods, _ = self.api.list(POD)
         others = sum(
-            devices_held(pod, self.entry.resource)
+            devices_held(pod, resource)
             for pod in pods
             if (pod.get("spec") or {}).get("nodeName") in names
             and phase_of(pod) in ("Pending", "Running")
@@ -198,7 +200,17 @@ class KubeDriver:
     @property
     def _form(self) -> PodForm:
         entry = self.entry
-        return PodForm(entry.image, entry.resource, entry.claim, entry.queue, entry.nodes)
+        card = self._domain.accelerator.name if entry.managed else None
+        return PodForm(entry.image, entry.resource, entry.claim, entry.queue, entry.nodes, card)
+
+    @property
+    def _domain(self) -> Domain:
+        return next(domain for domain in self.workplace.fleet.domains if domain.name == self.domain)
+
+    @property
+    def _resource(self) -> str | None:
+        """What counts a device of a node; None where it is a CPU."""
+        return usual_resource(self._domain.accelerator.vendor) if self.entry.managed else self.entry.resource
 
     @property
     def _labels(self) -> dict[str, str]:

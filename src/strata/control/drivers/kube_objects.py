@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.jobs import QUEUE_NAME
 from strata.cluster.api.kinds import Object, ObjectKind
+from strata.cluster.api.placement_annotation import MANAGED
 from strata.control.drivers.launch import RANKS
 
 CONFIG_MAP: Final = ObjectKind("", "v1", "ConfigMap", "configmaps")
@@ -101,13 +104,17 @@ mv "/tmp/.strata-$rank" "/tmp/strata/$rank"
 
 @dataclass(frozen=True, slots=True)
 class PodForm:
-    """What the fleet file says of a domain's pods. claim: of the volume with checkpoints."""
+    """What the fleet file says of a domain's pods. claim: of the volume with checkpoints.
+
+    card: the domain's, where the cluster's controller gives pods their devices: then the job asks it for them.
+    """
 
     image: str
     resource: str | None = None
     claim: str | None = None
     queue: str | None = None
     nodes: Mapping[str, str] | None = None
+    card: str | None = None
 
 
 def record(
@@ -147,7 +154,10 @@ def job(
     name: str, labels: Mapping[str, str], owner: Object, form: PodForm, *, command: Sequence[str],
     nodes: Sequence[Sequence[int]], grace_s: float,
 ) -> Object:  # fmt: skip
-    """Return the indexed Job; a pod that fails ends it, and none is made anew: the scheduler makes an attempt."""
+    """Return the indexed Job; a pod that fails ends it, and none is made anew: the scheduler makes an attempt.
+
+    One that the cluster's controller places is a gang: it asks for the card of the plan, and for no other.
+    """
     most = max(map(len, nodes))
     asks = {form.resource: str(most)} if form.resource else {"cpu": str(most)}
     volumes: list[dict[str, Any]] = [
@@ -179,11 +189,19 @@ def job(
         "completions": len(nodes),
         "parallelism": len(nodes),
         "backoffLimit": 0,
-        "suspend": form.queue is not None,  # until the queue lets it go
+        "suspend": form.queue is not None or form.card is not None,  # until the queue or the router lets it go
         "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
     }
-    own = dict(labels) | ({"kueue.x-k8s.io/queue-name": form.queue} if form.queue else {})
-    about = {"name": name, "labels": own, "ownerReferences": [_owner(owner)]}
+    own = dict(labels) | ({QUEUE_NAME: form.queue} if form.queue else {})
+    about: dict[str, Any] = {"name": name, "labels": own, "ownerReferences": [_owner(owner)]}
+    if form.card:
+        own[MANAGED] = "true"
+        about["annotations"] = {
+            PREFIX + "accelerator": form.card,
+            PREFIX + "devices": str(most),
+            PREFIX + "substitution": "never",
+            PREFIX + "code-image": form.image,
+        }
     return {"metadata": about, "spec": spec}
 
 

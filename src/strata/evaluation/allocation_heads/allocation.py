@@ -18,7 +18,8 @@ from strata.arrays import Floats
 from strata.decision import Reason
 from strata.evaluation.allocation_heads.layered import Counts, Layered
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import CommonConfig, Problem
+from strata.training.plan.exact.config import CommonConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.unit import Inner, Units
 from strata.workload.job import Recompute

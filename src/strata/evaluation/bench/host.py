@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from strata.evaluation.bench.host_trace import perf_text
 from strata.evaluation.fault_injection import trials
-from strata.evaluation.noisy_neighbours import agent_cost, neighbours, overhead
+from strata.evaluation.noisy_neighbours import agent_cost, agent_day, neighbours, overhead
 from strata.evaluation.noisy_neighbours.gains import measure as measure_gains
 from strata.evaluation.noisy_neighbours.turns import Patience
 from strata.host.analysis.report import report_of
@@ -51,7 +51,8 @@ def measure(
                 for portion in perf_text(events, seed=SEED):
                     file.write(portion)
             data = _measured(made)
-    data["agent"] = agent_cost.measure().to_dict()
+    day = agent_day.live_a_day().to_dict() if rounds else None
+    data["agent"] = {**agent_cost.measure().to_dict(), "day": day}
     data["diagnosis"] = _diagnosis(seeds, live=live, progress=progress)
     data |= _kernel(rounds, patience, gains=live, progress=progress)
     return data, patience.is_over
@@ -143,6 +144,11 @@ def show(data: Mapping[str, Any]) -> Shown:
         f"host agent, a look every {agent['interval_s']:.0f} s at {agent['threads']:,} threads: "
         f"{agent['cpu_share']:.2%} of one CPU"
     )
+    if (day := agent["day"]) is not None:
+        yield (
+            f"its memory over a virtual day of {day['jobs']:,} jobs and {day['threads']:,} threads: "
+            f"{day['quarter_bytes'] / 1e6:.2f} MB after a quarter, {day['end_bytes'] / 1e6:.2f} MB at the end"
+        )
     trials = data["diagnosis"]
     disturbed = f", {trials['disturbed']} more were disturbed by others" if trials["disturbed"] else ""
     yield ""

@@ -28,12 +28,15 @@ _FLAGS: Final = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", f"-I{SO
 class PlayedShare:
     """Of one tenant of a case: the share it requested (0: no limit), and those it got in 10 s and in 40 s.
 
+    got_10_s: in the first; least_10_s, most_10_s: of all stretches of 10 s that lie in the 40.
     longest_wait_s: of a launch call, in the library.
     """
 
     case: str
     requested: float
     got_10_s: float
+    least_10_s: float
+    most_10_s: float
     got_40_s: float
     longest_wait_s: float
 

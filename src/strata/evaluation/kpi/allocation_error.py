@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from strata.control.balance import work_shares
 from strata.decision import Trust
 from strata.evaluation.kpi.dynamics import Change, Dynamics, Played, independent
 from strata.evaluation.kpi.instances import NETWORK
@@ -20,8 +21,6 @@ from strata.evaluation.kpi.network_degradation import HALF_WIDTH, crossing
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.ways import OURS, ways
 from strata.stats import bootstrap
-from strata.workload.job import TrainingJob
-from strata.workload.plan import TrainingPlan
 
 TARGET: Final = 0.05
 QUANTILE: Final = 0.95
@@ -71,21 +70,10 @@ def error(case: Dynamics, played: Played, change: Change) -> float:
         plan = case.candidates.plans[index]
         for name, devices in plan.devices().items():
             wanted[name] += devices / plan.num_devices / len(rates)
-        for name, share in shares(case.candidates.job, plan).items():
+        for name, share in work_shares(case.candidates.job, plan).items():
             delivered[name] += share * rates[row, index]
     total = sum(delivered.values())
     return max(abs(wanted[name] - delivered[name] / total) for name in wanted)
-
-
-def shares(job: TrainingJob, plan: TrainingPlan) -> dict[str, float]:
-    """Return the share of a step's FLOPs that each domain of a plan computes."""
-    done: dict[str, float] = defaultdict(float)
-    for pipeline in plan.pipelines:
-        for stage, chunks in zip(pipeline.stages, plan.held_layers(pipeline), strict=True):
-            flops = sum(float(job.layers.forward_flops[list(chunk)].sum()) for chunk in chunks)
-            done[stage.domain] += flops * plan.samples(pipeline)
-    total = sum(done.values())
-    return {name: flops / total for name, flops in done.items()}
 
 
 def _tail(values: np.ndarray) -> float:

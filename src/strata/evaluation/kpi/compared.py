@@ -10,7 +10,7 @@ from strata.evaluation.kpi.instances import PLANS, PlanningCase
 from strata.evaluation.kpi.study import Study
 from strata.training.plan.baselines import BASELINES
 from strata.training.plan.baselines.context import best, evaluate
-from strata.training.plan.baselines.uniform_rules import data_parallel
+from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.planner import plan_training
@@ -67,5 +67,6 @@ def compare(study: Study, instance: PlanningCase) -> Compared | None:
 def uniform_data_parallel(study: Study, problem: Problem) -> Evaluated | None:
     """Return the fastest synchronous data-parallel plan that gives every domain the same share."""
     problem = problem.evenly_recomputed
-    plans = [data_parallel(problem, setting) for setting in problem.configs]
+    part = equal_share(problem)
+    plans = [data_parallel(part, setting) for setting in problem.configs]
     return best(evaluate(problem, study.context(), [plan for plan in plans if plan is not None]))

@@ -23,6 +23,8 @@ TAIL_BYTES: Final = 4096
 """What is read of a progress file: its last lines."""
 LONGEST: Final = 64
 """Characters of a label: a job may call itself anything."""
+PATH_MAX: Final = 4096
+"""Bytes of a path that the kernel opens (linux/limits.h)."""
 _JOB: Final = ("STRATA_JOB", "SLURM_JOB_ID")
 _RANK: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -42,7 +44,9 @@ def identity_of(environment: Mapping[str, str], cgroup: str) -> JobIdentity:
     job = named or (job_of(cgroup) if is_contained(cgroup) else "")
     rank = next((environment[name] for name in _RANK if environment.get(name, "").isdecimal()), "")
     label = "".join(letter if letter.isprintable() else "?" for letter in job)[:LONGEST]
-    return JobIdentity(label, rank[:LONGEST] if label else "", environment.get("STRATA_PROGRESS", ""))
+    progress = environment.get("STRATA_PROGRESS", "")
+    # What the kernel would not open is not kept either: a process's variables may be as long as it likes.
+    return JobIdentity(label, rank[:LONGEST] if label else "", progress if len(progress) < PATH_MAX else "")
 
 
 def environment_of(folder: Path) -> dict[str, str]:

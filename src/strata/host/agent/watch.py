@@ -22,7 +22,9 @@ from strata.host.threads.pools import POOLS, Pool, of_thread
 MOST_THREADS: Final = 20_000
 """That are watched; 100 bytes each. What is beyond is counted as unwatched."""
 MOST_SERIES: Final = 500
-"""Of job, rank and pool; what is beyond is added up as `(others)`."""
+"""Of job, rank and pool; what is beyond is added up as `(others)`. Ended ones make room for new ones."""
+ENDED: Final = 30
+"""Looks for which a key without threads is kept: a minute at two seconds a look, so that it is scraped."""
 AGAIN: Final = 30
 """Looks after which names, cgroups and accelerators are read again: a thread takes its name after it is born."""
 BUSIEST: Final = 5
@@ -41,11 +43,12 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Times:
-    """Seconds that the threads of a key ran, and waited for a CPU; how many there are now."""
+    """Seconds that the threads of a key ran, and waited for a CPU; how many there are now, and since when none."""
 
     ran_s: float = 0.0
     waited_s: float = 0.0
     threads: int = 0
+    looks_without: int = 0
 
 
 @dataclass(slots=True)
@@ -94,24 +97,27 @@ class ThreadWatch:
         for gone in self.processes.keys() - pids:
             del self.processes[gone]
         for times in self.times.values():
+            times.looks_without = 0 if times.threads else times.looks_without + 1
             times.threads = 0
         # What could not be watched before is no news when it can be.
         is_news = self._looks > 0 and not self.num_unwatched
         self.num_unwatched, num_threads, num_read = 0, 0, 0
         for pid in pids - self._kernel:
+            room = MOST_THREADS - num_threads
             process = self.processes.get(pid)
-            if process is None or process.seen % AGAIN == 2:
+            if room and (process is None or process.seen % AGAIN == 2):
                 process = self._read(pid, process)
-            if process is None:
-                continue
-            self.processes[pid] = process
-            process.seen += 1
+                if process is None:
+                    continue
+                self.processes[pid] = process
             try:
                 tids = os.listdir(f"{self._proc}/{pid}/task")
             except OSError:
                 continue
-            room = MOST_THREADS - num_threads
             self.num_unwatched += max(0, len(tids) - room)
+            if process is None:
+                continue
+            process.seen += 1
             num_threads += min(len(tids), room)
             num_read += self._add(process, tids[:room], is_news=is_news)
         self.has_schedstat = bool(num_read) or not num_threads
@@ -198,7 +204,12 @@ class ThreadWatch:
 
     def _times(self, key: Key) -> Times:
         if key not in self.times and len(self.times) >= MOST_SERIES:
-            key = OTHERS, "", ""
+            others = OTHERS, "", ""
+            ended = max(self.times.keys() - {others}, key=lambda known: self.times[known].looks_without)
+            if self.times[ended].looks_without >= ENDED:
+                del self.times[ended]
+            else:
+                key = others
         return self.times.setdefault(key, Times())
 
     def _pool(self, process: WatchedProcess, tid: int, folder: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strata.arrays import Floats
 from strata.decision import Reason
 from strata.host.analysis.culprit import as_culprit, by_name
-from strata.host.analysis.findings import cpu_time, crowds, gaps, gpu_idle, peers, placement, waits
+from strata.host.analysis.findings import cpu_time, crowds, gaps, gpu_idle, peers, placement, sleeping, waits
 from strata.host.analysis.findings.finding import (
     WARNING_SHARE,
     Finding,
@@ -51,6 +51,7 @@ DETECTORS: Final[tuple[Callable[[TraceView], Iterator[Finding]], ...]] = (
     peers.straggling,
     peers.woken_late,
     waits.starved,
+    sleeping.find,
     gaps.find,
 )
 """In this order where findings matter alike."""

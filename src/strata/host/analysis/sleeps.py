@@ -1,13 +1,15 @@
-"""Why threads slept, as far as the scheduler's events say: in which state they left their CPU, and who woke them.
+"""Why threads slept: in which state they left their CPU, who woke them, and in which calls they were found.
 
-A sleep is from leaving the CPU, not runnable, to the wakeup. Which system call it was is not recorded: a lock, a
+A sleep is from leaving the CPU, not runnable, to the wakeup. Events do not say in which system call: a lock, a
 queue and the interpreter's lock all are a thread of the same process that wakes this one. A timer or a packet
-comes while anybody runs, so that another process, as behind a pipe, is not told apart from them.
+comes while anybody runs, so that another process, as behind a pipe, is not told apart. Where the recorder looked
+in which calls threads were asleep (`record.sleep_sampler`), their shares are those of the time asleep.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from strata.arrays import Bools, Ints
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import TraceView
+from strata.host.threads.sleep_calls import WORDS, SleepCall
 from strata.host.trace.events import TaskState
 
 Why = Literal["disk", "own_process", "outside", "unknown"]
@@ -24,25 +27,57 @@ WHY: Final[dict[Why, str]] = {
     "outside": "for a timer, the network or another process",
     "unknown": "until a thread whose process is not known woke it",
 }
+SHOWN: Final = 0.05
+"""Of the time asleep: what is less is not told to people."""
+MOST_WAKERS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Sleeps:
-    """How long a thread slept, by why, longest first [ms]; of sleeps that were over when the trace ended."""
+    """How long a thread slept, by why, longest first [ms]; of sleeps that were over when the trace ended.
+
+    wakers: threads of its own process that woke it, those for which it slept longest [ms]. num_samples: how often
+    it was found asleep; calls: in which call, as shares of these, largest first.
+    """
 
     name: str
     tid: int
     ms: dict[Why, float]
+    wakers: tuple[tuple[str, int, float], ...] = ()
+    num_samples: int = 0
+    calls: Mapping[SleepCall, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
-        return {"comm": self.name, "tid": self.tid, "ms": {why: round(ms, 6) for why, ms in self.ms.items()}}
+        return {
+            "comm": self.name,
+            "tid": self.tid,
+            "ms": {why: round(ms, 6) for why, ms in self.ms.items()},
+            "wakers": [{"comm": name, "tid": tid, "ms": round(ms, 6)} for name, tid, ms in self.wakers],
+            "samples": self.num_samples,
+            "calls": {call: round(share, 6) for call, share in self.calls.items()},
+        }
 
     def __str__(self) -> str:
         total = sum(self.ms.values())
-        return f"{self.name} ({self.tid}) slept {total:,.0f} ms: " + ", ".join(
-            f"{ms / total:.0%} {WHY[why]}" for why, ms in self.ms.items() if ms >= 0.05 * total
+        text = f"{self.name} ({self.tid}) slept {total:,.0f} ms: " + ", ".join(
+            f"{ms / total:.0%} {WHY[why]}" for why, ms in self.ms.items() if ms >= SHOWN * total
         )
+        if self.wakers and self.ms.get("own_process", 0.0) >= SHOWN * total:
+            text += f" (most for {self.wakers[0][0]}, {self.wakers[0][1]})"
+        return f"{text}. {in_calls(self.calls, self.num_samples)}" if self.calls else text
+
+
+def in_calls(calls: Mapping[SleepCall, float], num_samples: int) -> str:
+    """Return in words where a thread was found asleep."""
+    shown = ", ".join(f"{share:.0%} {WORDS[call]}" for call, share in calls.items() if share >= SHOWN)
+    return f"Found asleep {num_samples:,} times: {shown}"
+
+
+def shares_of(counts: Mapping[SleepCall, int]) -> dict[SleepCall, float]:
+    """Return which share of the looks that found a thread asleep found it in which call, largest first."""
+    total = sum(counts.values())
+    return {call: count / total for call, count in sorted(counts.items(), key=lambda item: -item[1])}
 
 
 def sleeps_of(view: TraceView, task: int) -> Sleeps:
@@ -68,7 +103,25 @@ def sleeps_of(view: TraceView, task: int) -> Sleeps:
         "unknown": ~is_disk & ~is_own & ~is_outside,
     }
     ms = {why: float(length[mask].sum()) / 1e6 for why, mask in masks.items() if length[mask].any()}
-    return Sleeps(view.name(task), int(view.tasks.tid[task]), dict(sorted(ms.items(), key=lambda item: -item[1])))
+    tid = int(view.tasks.tid[task])
+    counts = view.sleeping.get(tid, {})
+    return Sleeps(
+        view.name(task),
+        tid,
+        dict(sorted(ms.items(), key=lambda item: -item[1])),
+        _longest(view, waker[masks["own_process"]], length[masks["own_process"]]),
+        sum(counts.values()),
+        shares_of(counts),
+    )
+
+
+def _longest(view: TraceView, waker: Ints, length: Ints) -> tuple[tuple[str, int, float], ...]:
+    tasks, place = np.unique(waker, return_inverse=True)
+    slept = np.bincount(place, weights=length)
+    most = np.argsort(-slept, kind="stable")[:MOST_WAKERS]
+    return tuple(
+        (view.name(int(tasks[i])), int(view.tasks.tid[tasks[i]]), float(slept[i]) / 1e6) for i in most.tolist()
+    )
 
 
 def _state(view: TraceView, runs: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -24,6 +25,7 @@ from strata.host.machine.steal import Steal
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.pools import POOLS, of_thread
 from strata.host.threads.processes import Census
+from strata.host.threads.sleep_calls import SleepCall
 from strata.host.trace.events import Trace
 
 _CRITICAL: Final = re.compile(r"train(er|ing)?([^a-z]|$)|pt_main|(kernel_)?launch|rank_?\d", re.IGNORECASE)
@@ -50,7 +52,8 @@ class TraceView:
     `critical` holds prefixes of the names of threads that the user says matter; none: see `is_critical`.
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
     `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took. `census`
-    has the processes there were; `job` is the process it is all about, `only` the one thread: None for all.
+    has the processes there were; `job` is the process it is all about, `only` the one thread: None for all;
+    `sleeping` how often each was found asleep in which call.
     """
 
     trace: Trace
@@ -62,6 +65,7 @@ class TraceView:
     census: Census = field(default_factory=Census)
     job: int | None = None
     only: int | None = None
+    sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
 
     @cached_property
     def tasks(self) -> TaskInstances:

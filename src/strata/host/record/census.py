@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ class CensusTaker:
         self._root = root
         self._seen: set[int] = set()
         self._known: dict[int, Process] = {}
+        self._pids: dict[int, int] = {}
         self.looks: list[dict[str, Any]] = []
 
     def look(self) -> None:
@@ -32,10 +34,17 @@ class CensusTaker:
             new = [tid for task in threads_in(folder) if (tid := int(task.name)) not in self._seen]
             self._seen.update(new)
             threads |= {str(tid): pid for tid in new}
+            self._pids |= dict.fromkeys(new, pid)
             if (process := read_process(folder)) is not None and process != self._known.get(pid):
                 self._known[pid] = process
                 processes.append(process.to_dict())
         self.looks.append({"taken_ns": time.monotonic_ns(), "processes": processes, "threads": threads})
+
+    def threads_of(self, job: int | None, *, critical: Iterable[int] = ()) -> list[tuple[int, int]]:
+        """Return what a report may be about, (process, thread): critical threads, the first of the job's."""
+        tree = Census(self._known).tree(job) if job is not None else ()
+        known = [(self._pids[tid], tid) for tid in critical if tid in self._pids]
+        return [*known, *((pid, pid) for pid in sorted(tree))]
 
 
 def read_process(folder: Path) -> Process | None:

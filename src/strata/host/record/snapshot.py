@@ -23,9 +23,11 @@ from strata.host.machine.cpus import Cpu, Cpus
 from strata.host.machine.kernel import read_attribute
 from strata.host.machine.steal import Steal
 from strata.host.record.census import census_of
+from strata.host.record.sleep_sampler import sleeping_of
 from strata.host.threads.classify import classify, only
 from strata.host.threads.observe import observe
 from strata.host.threads.processes import Census
+from strata.host.threads.sleep_calls import SleepCall
 
 FORM: Final = "strata-host-snapshot/1"
 FEEDING: Final = ("kernel-launch", "comms-monitor")
@@ -90,6 +92,7 @@ class MachineSnapshot:
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
     steal: what a hypervisor took meanwhile. census: the processes there were. job: the one that was recorded.
+    sleeping: how often threads were found asleep in which call.
     """
 
     cpus: Cpus | None = None
@@ -98,6 +101,7 @@ class MachineSnapshot:
     steal: Steal | None = None
     census: Census = field(default_factory=Census)
     job: int | None = None
+    sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
 
     def clock_offset_ns(self, given_s: float | None) -> int:
         """Return how far a profiler's clock is ahead of the trace's: as given, else by this machine's clocks."""
@@ -126,7 +130,8 @@ def read(path: Path) -> MachineSnapshot:
         stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
         census = census_of(data.get("census", []))
         job = int(data["pid"]) if data.get("pid") else None
-        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen, census, job)
+        sleeping = sleeping_of(data.get("sleeping", []))
+        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen, census, job, sleeping)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

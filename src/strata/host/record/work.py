@@ -20,6 +20,10 @@ LOOK_S: Final = 1.0
 """Into a recording: pools of threads are up, and a short command has not ended yet."""
 AGAIN_S: Final = 5.0
 """Between later looks at what was started since; one costs some milliseconds."""
+SAMPLE_S: Final = 0.02
+"""Between samples, on average."""
+GOLDEN: Final = 0.618034
+"""Multiples of the golden ratio, without their whole parts, are spread evenly whatever their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class RecordedCommand:
         self.process: subprocess.Popen[bytes] | None = None
         self.begun: Callable[[], None] = lambda: None
         self.look: Callable[[], None] = lambda: None
+        self.sample: Callable[[], None] | None = None
         self.steal: Steal | None = None
+        self._turn = 0.0
 
     @property
     def exit_code(self) -> int | None:
@@ -101,7 +107,8 @@ class RecordedCommand:
     def wait(self) -> None:
         """Return when the command or the process has ended, or the seconds are over. Ctrl-C ends it too.
 
-        `begun` is called at once, `look` when threads have had time to be born, and every AGAIN_S after that.
+        `begun` is called at once, `look` when threads have had time to be born, and every AGAIN_S after that;
+        `sample`, if there is one, about every SAMPLE_S.
         """
         before, began_s = steal.ticks(), time.monotonic()
         with suppress(KeyboardInterrupt):
@@ -117,22 +124,29 @@ class RecordedCommand:
         self.steal = steal.between(before, steal.ticks(), seconds=time.monotonic() - began_s)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait so long; returns whether the command or the process has ended."""
-        if self.process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
-            return self.process.returncode is not None
-        if self.pid is not None:
-            return self._wait_for(self.pid, seconds)
-        select.select([], [], [], seconds)
+        """Wait so long, and sample meanwhile; returns whether the command or the process has ended."""
+        if self.sample is None:
+            return self._has_ended_in(seconds)
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.sample()
+            # Irregular, so that what a program does fifty times a second is not always met at the same point.
+            self._turn = (self._turn + GOLDEN) % 1.0
+            if self._has_ended_in(min(left_s, SAMPLE_S * (0.5 + self._turn))):
+                return True
         return False
 
-    def _wait_for(self, pid: int, seconds: float) -> bool:
+    def _has_ended_in(self, seconds: float) -> bool:
+        pid = self.root_pid
+        if pid is None:
+            select.select([], [], [], seconds)
+            return False
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             return True
         try:
-            return bool(select.select([handle], [], [], seconds)[0])
+            has_ended = bool(select.select([handle], [], [], seconds)[0])
         finally:
             os.close(handle)
+        return has_ended if self.process is None else self.process.poll() is not None

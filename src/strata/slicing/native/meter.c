@@ -68,9 +68,11 @@ uint64_t meter_collect(struct meter *meter) {
     if (!worked)
         return 0;
     // Side by side in several streams, kernels take no more time than goes by.
-    uint64_t now = quota_now_ns(), went_by = now - meter->charged_ns;
-    meter->charged_ns = now;
-    return worked < went_by ? worked : went_by;
+    uint64_t went_by = quota_now_ns() - meter->charged_ns;
+    worked = worked < went_by ? worked : went_by;
+    // Not to now: what is under way has begun before now, and ends behind it.
+    meter->charged_ns += worked;
+    return worked;
 }
 
 void meter_cover(struct meter *meter) {

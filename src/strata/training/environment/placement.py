@@ -13,7 +13,8 @@ from itertools import groupby
 
 from strata.fleet.fleet import Domain
 from strata.simulate.pipeline import classic_warmup
-from strata.training.plan.exact.problem import TENSOR_PARALLEL, Problem
+from strata.training.plan.exact.config_space import TENSOR_PARALLEL
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -34,11 +35,13 @@ OUT_OF_TIME: Final = "out of time"
 
 
 def plan_request(
-    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress = silent
-) -> TrainingPlanReport:
+    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress = silent,
+    planned: Callable[[TrainingPlanReport], None] = lambda _: None,
+) -> TrainingPlanReport:  # fmt: skip
     """Return the plans of a job, and what was asked to be compared with them.
 
-    Raises UsageError where parts of the request contradict each other. Ctrl-C ends it with what there is.
+    `planned` is told of the plans before the comparison, which may take longer than the search. Raises UsageError
+    where parts of the request contradict each other. Ctrl-C ends it with what there is.
     """
     job = requested_job(job, request)
     if request.planner == "exact" and (request.policy or request.in_use):
@@ -46,19 +49,26 @@ def plan_request(
     if request.planner == "hi-ppo" and job.pins.given:
         raise UsageError(f"the learned policy keeps no `parallel:` ({job.pins})", hint="--planner exact")
     given = None if request.given is None else read_given(request.given, fleet, job)
-    report = _compared(fleet, job, request, clock=clock, progress=progress)
-    if given is None:
+    deadline = clock() + request.time_limit_s
+    report = _searched(fleet, job, request, deadline, clock=clock, progress=progress)
+    if given is not None:
+        assert request.given is not None, "there is a file that it was read from"
+        evaluated = evaluate_given(given, request.given, fleet, report.problem.job, report.scales)
+        report = replace(report, given=evaluated.to_dict(report))
+    if report.interrupted:
         return report
-    assert request.given is not None, "there is a file that it was read from"
-    evaluated = evaluate_given(given, request.given, fleet, report.problem.job, report.scales)
-    return replace(report, given=evaluated.to_dict(report))
+    if report.best is not None:
+        planned(report)
+    if request.baselines and report.best is not None:
+        report = _with_baselines(report, request.seed, clock, deadline, progress)
+    if request.pareto and not report.interrupted:
+        report = _with_front(report, clock, deadline, progress)
+    return report
 
 
-def _compared(
-    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress
+def _searched(
+    fleet: Fleet, job: TrainingJob, request: PlanRequest, deadline: float, *, clock: Clock, progress: Progress
 ) -> TrainingPlanReport:
-    started = clock()
-    deadline = started + request.time_limit_s
     compares = request.baselines or request.pareto
     with progress("planning"):
         if request.planner == "hi-ppo":
@@ -74,10 +84,6 @@ def _compared(
     if request.planner == "exact":
         until = min(deadline, clock() + KNEE_SHARE * report.decision.elapsed_s)
         report = replace(report, knee=knee(report, clock=clock, deadline=until))
-    if request.baselines and report.best is not None:
-        report = _with_baselines(report, request.seed, clock, deadline, progress)
-    if request.pareto and not report.interrupted:
-        report = _with_front(report, clock, deadline, progress)
     return report
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from hashlib import sha256
+from operator import attrgetter
 
-from strata.decision import digest
+import numpy as np
+
+from strata.decision import Trust, digest
 from strata.errors import UsageError
 from strata.fleet.fleet import Fleet
 from strata.training.plan.planned import InputDigests, PlanRequest
@@ -28,8 +32,21 @@ def requested_job(job: TrainingJob, request: PlanRequest) -> TrainingJob:
 
 def inputs_digest(fleet: Fleet, job: TrainingJob) -> tuple[str, InputDigests]:
     """Return a short hash of what was asked, and one each, so that it can be said which of the two changed."""
-    hardware, work = repr(fleet), (_hashed_fields(job), repr(job.profile))
-    return digest(hardware, *work), InputDigests(fleet=digest(hardware), job=digest(*work))
+    hardware, work = _hardware(fleet), digest(_hashed_fields(job), repr(job.profile))
+    return digest(hardware, work), InputDigests(fleet=hardware, job=work)
+
+
+def _hardware(fleet: Fleet) -> str:
+    """Return a short hash of a fleet. Links are hashed as columns: as text, a million of them take ten seconds."""
+    links = list(fleet.links.values())
+    figures = (attrgetter(name) for name in ("bandwidth_bytes_per_s", "latency_s", "price_usd_per_byte"))
+    columns = [*fleet.pairs, *(np.fromiter(map(figure, links), float, len(links)) for figure in figures)]
+    trusts = {trust: number for number, trust in enumerate(Trust)}
+    columns.append(np.fromiter((trusts[link.trust] for link in links), int, len(links)))
+    curves = [(number, repr(link.curve)) for number, link in enumerate(links) if link.curve is not None]
+    return digest(
+        fleet.name, repr(fleet.domains), curves, [sha256(column.tobytes()).hexdigest() for column in columns]
+    )
 
 
 def _hashed_fields(job: TrainingJob) -> dict[str, object]:

@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
@@ -14,12 +14,13 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.unit import Units
 from strata.training.plan.objective import money
-from strata.workload.job import Objective, Schedule
+from strata.workload.job import Objective, Recompute, Schedule
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
 from tests.support.laws import examples
-from tests.support.small_cases import small_case
+from tests.support.small_cases import crowded_case, small_case
 
 EPS = 1e-9
+BOTH = (Recompute.NONE, Recompute.FULL)
 
 
 def sharings(problem: Problem):
@@ -95,6 +96,40 @@ def test_shapes_built_for_a_closer_bound_of_all_sharings_leave_it_one(seed):
     loose_s = space.free_bound_s()
     assert loose_s <= space.free_bound_s(enough_s=best_s) * (1 + EPS)
     assert space.free_bound_s(enough_s=np.inf) <= best_s * (1 + EPS)
+
+
+@examples(24)
+@example(7)
+@given(st.integers(0, 10**6))
+def test_no_share_of_the_batch_beats_the_bound_of_shapes_that_recompute_less_for_it(seed):
+    """Every share, not only that which is picked: a unit of fewer microbatches than stages has fewer in flight."""
+    problem = Problem.of(*crowded_case(seed))
+    space, batch = ShardSpace(problem, everything(problem)), problem.job.global_batch
+    bounds = space.bounds(split=True)
+    for way, (group, units) in product(range(len(space.ways)), enumerate(space.groups)):
+        sharing = space.sharing(way, group)
+        ways = [space._units.inners(unit, sharing.way.common)[:4] for unit in units]
+        for inners in product(*ways):
+            counts = product(*(range(1, -(-batch // inner.samples) + 1) for inner in inners))
+            picks = [list(zip(inners, each, strict=True)) for each in counts]
+            plans = [
+                space._plan(sharing, picked)
+                for picked in picks
+                if 0 <= sum(inner.samples * count for inner, count in picked) - batch < inners[0].samples
+            ]
+            plans = [plan for plan in plans if plan.num_samples == batch]
+            for report in problem.model.reports(plans) if plans else ():
+                assert bounds[way, group] <= report.step_time_s * (1 + EPS)
+
+
+def test_a_domain_of_few_microbatches_is_bounded_as_if_it_recomputed_nothing():
+    """Three stages have room for the activations of one microbatch in flight, not of three: it was 15 % off."""
+    places = [domain(name, 6, per_node=1, accelerator=card(gib=9.0)) for name in "ab"]
+    asked = job(layers(6, hidden_mib=128.0), batch=2, recompute=BOTH)
+    found = list(sharings(Problem.of(fleet(*places, gbps=1000, ms=0), asked)))
+    assert found
+    for space, (way, group), _, report in found:
+        assert space.bounds(split=True)[way, group] <= report.step_time_s * (1 + EPS)
 
 
 def test_a_leaf_of_a_star_sends_the_gradients_once_not_four_thirds_of_them():

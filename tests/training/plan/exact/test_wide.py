@@ -11,6 +11,7 @@ from strata.errors import UsageError
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.floors import least_slowest
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
@@ -102,6 +103,16 @@ def test_a_fleet_of_any_size_has_a_plan_however_short_the_time(size):
     alone = fleet(domain("largest", int(sizes.max()) * 4))
     assert answer.best.score <= plan_training(alone, job(layers(14), batch=32), clock=lambda: 0.0).best.score
     assert not {"needs-devices"} & {reason.token for reason in answer.decision.reasons}
+
+
+def test_a_first_plan_in_one_domain_looks_at_no_link(monkeypatch):
+    def of(*_: object) -> PairCosts:
+        raise AssertionError("links of a thousand domains take a second to look at")
+
+    monkeypatch.setattr(PairCosts, "of", of)
+    many = fleet(*(domain(f"d{i}", 8 + 8 * (i % 3)) for i in range(24)))
+    answer = plan_training(many, job(layers(14), batch=32), clock=count().__next__, time_limit_s=0)
+    assert answer.best.plan.kind == "single"
 
 
 def test_the_learned_policy_refuses_more_domains_than_it_can_choose_among():

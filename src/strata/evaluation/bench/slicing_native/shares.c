@@ -2,7 +2,8 @@
  * copy of them for each tenant, against a device that gives contexts turns of 2 ms.
  *
  *   shares FOLDER SECONDS CASE   FOLDER has tenant-0.so and tenant-1.so; a line for each tenant of each case:
- *                            case, asked, got in the first 10 s, got, the longest wait in a launch [s]; tabs between
+ *                            case, asked, got in the first 10 s, least and most in any 10 s, got, the longest wait in a launch
+ *                            [s]; tabs between
  */
 #include "cuda.h"
 #include "share.h"
@@ -22,6 +23,8 @@
 #define MS 1000000ull
 #define S 1000000000ull
 #define FIRST (10 * S)
+#define LOOK (10 * MS)          /* how often the work done is noted */
+#define WINDOW (FIRST / LOOK)
 
 /* What one context has queued: kernels, and events (of no length) among them. */
 struct item {
@@ -43,7 +46,7 @@ struct tenant {
     /* of the device */
     struct item queue[QUEUE];
     unsigned head, tail, kernels;
-    uint64_t used_ns;
+    uint64_t used_ns, *noted_ns; /* all, and as it was at each look */
     uint64_t next_ns; /* of the kernel that is about to be launched */
     /* of the program */
     ucontext_t context;
@@ -346,18 +349,18 @@ static void play(const struct plan *plan, double seconds) {
     memset(&board, 0, sizeof board);
     for (int at = 0; at < num_tenants; at++)
         open_tenant(&tenants[at], &plan->seats[at], at);
-    uint64_t begun = now, end = now + (uint64_t)(seconds * 1e9), first_used[MOST_TENANTS] = {0};
-    bool is_first = true;
+    uint64_t begun = now, end = now + (uint64_t)(seconds * 1e9), looks = (end - begun) / LOOK, looked = 0;
+    for (int at = 0; at < num_tenants; at++)
+        tenants[at].noted_ns = calloc(looks + 1, sizeof(uint64_t));
     for (;;) {
         now_running = &tenants[0];
         for (int at = 1; at < num_tenants; at++)
             if (tenants[at].wakes_ns < now_running->wakes_ns)
                 now_running = &tenants[at];
-        if (is_first && now_running->wakes_ns >= begun + FIRST) {
-            run_device(begun + FIRST);
+        for (; looked <= looks && now_running->wakes_ns >= begun + looked * LOOK; looked++) {
+            run_device(begun + looked * LOOK);
             for (int at = 0; at < num_tenants; at++)
-                first_used[at] = tenants[at].used_ns;
-            is_first = false;
+                tenants[at].noted_ns[looked] = tenants[at].used_ns;
         }
         if (now_running->wakes_ns >= end)
             break;
@@ -367,10 +370,19 @@ static void play(const struct plan *plan, double seconds) {
         swapcontext(&scheduler, &now_running->context);
     }
     run_device(end);
-    for (int at = 0; at < num_tenants; at++)
-        printf("%s\t%.2f\t%.4f\t%.4f\t%.4f\n", plan->name, tenants[at].percent / 100.0,
-               (double)first_used[at] / (double)FIRST, (double)tenants[at].used_ns / (seconds * 1e9),
-               (double)tenants[at].longest_ns / 1e9);
+    for (int at = 0; at < num_tenants; at++) {
+        const uint64_t *noted = tenants[at].noted_ns;
+        uint64_t least = UINT64_MAX, most = 0;
+        for (uint64_t look = WINDOW; look < looked; look++) {
+            uint64_t used = noted[look] - noted[look - WINDOW];
+            least = used < least ? used : least;
+            most = used > most ? used : most;
+        }
+        printf("%s\t%.2f\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\n", plan->name, tenants[at].percent / 100.0,
+               (double)noted[WINDOW] / (double)FIRST, (double)least / (double)FIRST, (double)most / (double)FIRST,
+               (double)tenants[at].used_ns / (seconds * 1e9), (double)tenants[at].longest_ns / 1e9);
+        free(tenants[at].noted_ns);
+    }
     free(tenants);
 }
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from strata.training.plan.baselines.context import Context, best, evaluate
 from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.plan import TrainingPlan
 

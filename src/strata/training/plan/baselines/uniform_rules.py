@@ -11,7 +11,8 @@ import numpy as np
 from strata.simulate.pipeline import classic_warmup
 from strata.training.plan.baselines.context import Context, best, evaluate
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import POOL, ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.job import Schedule
@@ -30,12 +31,12 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
     problem = problem.evenly_recomputed
     domains = [domain.name for domain in problem.fleet.domains]
     linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
-    plans = []
+    plans, part = [], equal_share(problem)
     for config in problem.configs:
         context.check_time()
         if linked and (uniform := uniform_chain(problem, config, range(len(domains)))) is not None:
             plans.append(uniform)
-        if (shared := data_parallel(problem, config)) is not None:
+        if (shared := data_parallel(part, config)) is not None:
             plans.append(shared)
     return best(evaluate(problem, context, plans)) if len(domains) > 1 else None
 
@@ -97,14 +98,17 @@ def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple
     )
 
 
-def data_parallel(problem: Problem, config: ParallelConfig) -> TrainingPlan | None:
-    """Return synchronous data parallelism with an equal share of the batch per domain."""
-    count = len(problem.fleet.domains)
-    share = -(-problem.job.global_batch // count)
-    small = replace(problem, job=replace(problem.job, global_batch=share))
-    if config.microbatch_size * config.data_parallel > share:
+def equal_share(problem: Problem) -> Problem:
+    """Return the problem with the share of the batch that each domain gets of equal ones."""
+    share = -(-problem.job.global_batch // max(1, len(problem.fleet.domains)))
+    return replace(problem, job=replace(problem.job, global_batch=share))
+
+
+def data_parallel(part: Problem, config: ParallelConfig) -> TrainingPlan | None:
+    """Return synchronous data parallelism between domains that each do the batch of `part` (`equal_share`)."""
+    if config.microbatch_size * config.data_parallel > part.job.global_batch:
         return None
-    parts = [uniform_chain(small, config, (index,)) for index in range(count)]
+    parts = [uniform_chain(part, config, (index,)) for index in range(len(part.fleet.domains))]
     if any(part is None for part in parts):
         return None
     first = parts[0]

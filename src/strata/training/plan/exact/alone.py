@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Clock
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Search, SearchResult
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales
@@ -56,9 +58,13 @@ def first_plan(
     all settings. The deadline is for pipelines alone: one domain takes some hundredths of a second. Nothing is
     proved, so the bound is open.
     """
-    batches, joined = list(_batches(problem)), [tuple(sorted(pool)) for pool in pools]
-    tries: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [(alone, (), True) for alone in batches]
-    tries += [((), pool, True) for pool in joined] + [(alone, (), False) for alone in batches]
+    batches = list(_batches(problem))
+    # Pools are not looked for where a domain alone holds the job: of a thousand domains that takes seconds.
+    tries: Iterator[tuple[tuple[int, ...], tuple[int, ...], bool]] = chain(
+        ((alone, (), True) for alone in batches),
+        (((), tuple(sorted(pool)), True) for pool in pools),
+        ((alone, (), False) for alone in batches),
+    )
     for alone, pool, is_common in tries:
         search = Search(
             problem, scales, pool, clock=clock, deadline=deadline, needs_plan=bool(alone), only_common=is_common,

@@ -45,7 +45,7 @@ class SearchBranches:
     ) -> None:  # fmt: skip
         """With `must_use`, only those that hold this domain (a position in the fleet).
 
-        `only_common`: only pipelines in the settings of `Problem.is_common`.
+        `only_common`: only pipelines in the settings of `ParallelConfig.is_common`.
         """
         self.only_common = only_common
         self.problem, self.scales, self.chains, self.shards, self.must_use = (
@@ -62,7 +62,7 @@ class SearchBranches:
         numbers = [
             number
             for number, config in enumerate(self.problem.configs if len(self.chains.masks) else ())
-            if not self.only_common or self.problem.is_common(config)
+            if not self.only_common or config.is_common
         ]
         floors = ChainFloors(self.problem, self.chains.members)
         configs = [self.problem.configs[number] for number in numbers]

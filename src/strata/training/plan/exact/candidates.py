@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from strata.arrays import Bools, Floats
-from strata.training.plan.exact.problem import ParallelConfig
+from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.shapes import ShapeBounds
 from strata.training.plan.exact.unit import Built, Inner
 

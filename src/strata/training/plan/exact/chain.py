@@ -19,8 +19,9 @@ from strata.simulate.memory import StageShape
 from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
 from strata.simulate.pipeline_times import stack
 from strata.simulate.traffic import Hop, hops
+from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.splits import EXACT, Splits
 from strata.units import show_bytes
 from strata.workload.job import Recompute, Schedule, TrainingJob

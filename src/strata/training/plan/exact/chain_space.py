@@ -17,7 +17,9 @@ from strata.simulate.copies import shared_weights
 from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
 from strata.simulate.screening import any_split_bound_s, zero_bubble_share
 from strata.training.plan.exact.chain import Chain, chains, chunk_counts
-from strata.training.plan.exact.problem import ComputeCost, ParallelConfig, Problem
+from strata.training.plan.exact.compute_cost import ComputeCost
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Stage, TrainingPlan
@@ -264,7 +266,7 @@ class ChainSpace:
             over = [np.maximum(0.0, count - np.cumsum(layers)) for layers in (np.floor(most), most)]
             share = [
                 (more[group + 1] - more[group]) / layers.work[-1]
-                for domain in self.problem.fleet.domains
+                for domain in self.problem.of_each_kind
                 if (layers := self.problem.layers(domain, config)) is not None
                 for more in [self.problem.again_s(domain, config)]
             ]

@@ -20,7 +20,8 @@ from strata.clock import Check, unlimited
 from strata.fleet.fleet import Domain
 from strata.simulate.screening import any_split_bound_s
 from strata.training.plan.exact.chain import chunk_counts
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts
 from strata.workload.job import Schedule
 
@@ -181,6 +182,9 @@ class ChainFloors:
 
     def _wires(self, microbatch_size: Ints) -> tuple[Floats, Floats, Floats]:
         """Return for each setting and m = 1.. the least Σ 1/B, Σ latency and slowest link that join m domains."""
+        if len(self.members) == 1:  # no link: those of a thousand domains take a second to look at
+            none = np.zeros((len(microbatch_size), 1))
+            return none, none, none
         curved = any(link.curve is not None for link in self.problem.fleet.links.values())
         sizes, row = np.unique(microbatch_size if curved else np.ones_like(microbatch_size), return_inverse=True)
         each = [self._least_wires(int(size)) for size in sizes]

@@ -38,8 +38,8 @@ class PairCosts:
         """Return the costs for messages of one size (a link's bandwidth may depend on it)."""
         count = len(fleet.domains)
         slow = np.full((count, count), np.inf)
-        for (source, dest), link in fleet.links.items():
-            slow[fleet.index(source), fleet.index(dest)] = link.serialisation_s(message_bytes) / message_bytes
+        sending_s = (link.serialisation_s(message_bytes) for link in fleet.links.values())
+        slow[fleet.pairs] = np.fromiter(sending_s, float, len(fleet.links)) / message_bytes
         latency, price = fleet.latency_s(), fleet.price_usd_per_byte()
         missing = np.isinf(slow) | np.isinf(slow.T)
         np.fill_diagonal(missing, val=False)

@@ -17,7 +17,8 @@ from strata.fleet.fleet import Domain
 from strata.simulate.copies import shared_weights
 from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
 from strata.training.plan.exact.chain_space import equal_layers, gradients_s
-from strata.training.plan.exact.problem import CommonConfig, ParallelConfig, Problem
+from strata.training.plan.exact.config import CommonConfig, ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Recompute
 from strata.workload.plan import Stage
 

@@ -7,7 +7,7 @@ region, data parallel across regions). The batch is shared so that all units fin
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Final, NamedTuple
@@ -19,14 +19,15 @@ from strata.clock import Check, unlimited
 from strata.errors import OutOfTime
 from strata.simulate.collective import eta
 from strata.training.plan.exact.batch import best_shapes, share, sharing_copies
+from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.gradient_sums import least_of_any_s, least_of_groups_s
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation
-from strata.training.plan.exact.problem import POOL, CommonConfig, Problem
+from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.exact.tables import ShapeTables
-from strata.training.plan.exact.unit import Inner, Units
+from strata.training.plan.exact.unit import Inner, Units, with_microbatches
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
@@ -407,14 +408,10 @@ class ShardSpace:
         return best if best.num_samples == batch else plan
 
     def _plan(self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]]) -> TrainingPlan:
-        pipelines, common = [], sharing.way.common
-        for inner, count in picked:
-            pipeline = inner.plan.pipelines[0]
-            stages = tuple(replace(stage, warmup=min(stage.warmup, count - 1)) for stage in pipeline.stages)
-            pipelines.append(replace(pipeline, microbatches=count, stages=stages))
+        common = sharing.way.common
         longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
         plan = TrainingPlan(
-            pipelines=tuple(pipelines),
+            pipelines=tuple(with_microbatches(inner.plan.pipelines[0], count) for inner, count in picked),
             microbatch_size=common.microbatch_size,
             schedule=longest.schedule,
             recompute=common.recompute,

@@ -19,7 +19,7 @@ def speeds(problem: Problem) -> Floats:
     each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
     of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
     best = np.zeros(len(problem.fleet.domains))
-    works = {config.work: config for config in problem.configs if problem.is_common(config)}
+    works = {config.work: config for config in problem.configs if config.is_common}
     for config in (works or {config.work: config for config in problem.configs}).values():
         ranks = config.tensor_parallel, config.context_parallel
         slots = np.array([problem.slots(problem.fleet.domains[i], *ranks) for i in kinds])[of_kind]

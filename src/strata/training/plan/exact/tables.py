@@ -10,7 +10,8 @@ from strata.arrays import Ints
 from strata.clock import Check, unlimited
 from strata.training.plan.exact.candidates import Candidates
 from strata.training.plan.exact.capacity import UnitCapacity
-from strata.training.plan.exact.problem import CommonConfig, Problem
+from strata.training.plan.exact.config import CommonConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.unit import Built, Inner, Units, moved
 

@@ -12,10 +12,12 @@ from strata.arrays import Floats
 from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
 from strata.training.plan.exact.chain import PACED, build_chain
-from strata.training.plan.exact.problem import CommonConfig, ParallelConfig, Problem
+from strata.training.plan.exact.config import CommonConfig, ParallelConfig
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Shapes, Unit
-from strata.workload.job import Schedule
-from strata.workload.plan import TrainingPlan
+from strata.workload.job import Recompute, Schedule
+from strata.workload.plan import Pipeline, TrainingPlan
 
 FASTEST: Final = 24
 """Inner shapes of a unit that are considered: those that could work through most samples per second."""
@@ -40,6 +42,9 @@ class Inner:
     """How much of a gradient sum between units the last backward can hide: that of the shortest stage."""
     stages_s: tuple[tuple[float, float], ...]
     """What is upstream of a stage, and its own work on a microbatch; without stages that others always exceed."""
+    few: tuple[tuple[int, Inner], ...] = ()
+    """What bounds the same shape where a copy has no more than so many microbatches: fewer are in flight, and less
+    is recomputed."""
 
     @property
     def samples(self) -> int:
@@ -54,7 +59,8 @@ class Inner:
     def least_s(self, microbatches: int) -> float:
         """Return a bound on the time of so many microbatches per copy."""
         busy = max((before + microbatches * work for before, work in self.stages_s), default=0.0)
-        return self.after_s + max(busy, self.path_s + (microbatches - 1) * self.pace_s)
+        least_s = self.after_s + max(busy, self.path_s + (microbatches - 1) * self.pace_s)
+        return min([least_s, *(few.least_s(microbatches) for most, few in self.few if microbatches <= most)])
 
     def most_samples(self, limits_s: Floats) -> Floats:
         """Return a bound on the samples within each time limit."""
@@ -62,7 +68,10 @@ class Inner:
         most = np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9)
         for before, work in self.stages_s:
             most = np.minimum(most, np.floor((left - before) / work + 1e-9))
-        return np.asarray(np.maximum(0.0, most) * self.samples)
+        samples = np.maximum(0.0, most) * self.samples
+        for microbatches, few in self.few:
+            samples = np.maximum(samples, np.minimum(few.most_samples(limits_s), microbatches * self.samples))
+        return np.asarray(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +151,28 @@ class Units:
             whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in PACED)
             batch = self.problem.job.global_batch
             built = build_chain(self.problem, config, unit, microbatches=batch, schedules=whole)
-            self._of_setting[key] = [self._timed(plan) for plan in built if isinstance(plan, TrainingPlan)]
+            self._of_setting[key] = [self._shared(plan) for plan in built if isinstance(plan, TrainingPlan)]
         return self._of_setting[key]
+
+    def _shared(self, plan: TrainingPlan) -> Inner:
+        """Return the shape of a plan, whatever share of the batch it has.
+
+        From 1, 2, 4, … microbatches on what so many ask for at least is recomputed. All domains have the ZeRO
+        stage of one of them, and what is recomputed more hides more of the sums.
+        """
+        inner, bare = self._timed(plan), without_recomputation(self.problem, plan)
+        if bare is None or plan.recompute is Recompute.NONE:
+            return inner
+        [pipeline], few, first = bare.pipelines, list[tuple[int, Inner]](), 1
+        zero_stages = [zero for zero in self.problem.job.zero_stages if zero >= plan.zero_stage]
+        deepest = max(stage.warmup for stage in pipeline.stages) + 1
+        while first < deepest:
+            shared = replace(bare, pipelines=(with_microbatches(pipeline, first),))
+            for fits in fitting(self.problem, shared, zero_stages):
+                timed, most = self._timed(fits), min(2 * first, deepest) - 1
+                few.append((most, replace(timed, after_s=min(timed.after_s, inner.after_s))))
+            first *= 2
+        return replace(inner, few=tuple(few))
 
     def _timed(self, plan: TrainingPlan) -> Inner:
         model, pipeline = self.problem.model, plan.pipelines[0]
@@ -177,6 +206,12 @@ def _unexceeded(before: Floats, work: Floats) -> tuple[tuple[float, float], ...]
         if t > 0 and all(t > other for _, other in kept):
             kept.append((a, t))
     return tuple(kept)
+
+
+def with_microbatches(pipeline: Pipeline, microbatches: int) -> Pipeline:
+    """Return a pipeline that works through so many, no more of which are in flight."""
+    stages = tuple(replace(stage, warmup=min(stage.warmup, microbatches - 1)) for stage in pipeline.stages)
+    return replace(pipeline, microbatches=microbatches, stages=stages)
 
 
 def moved(inner: Inner, domain: str) -> Inner:

@@ -7,6 +7,7 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -101,7 +102,7 @@ def _join(
         least = max(least, closer(alone.bound))
         alone.stopped = alone.interrupted  # what is not proved of them, their bound says
         result.merge(alone)
-    queue, tried = first_pools(problem), set[frozenset[int]]()
+    queue, tried = list(first_pools(problem)), set[frozenset[int]]()
     while queue and not is_over():
         pool = queue.pop(0)
         if pool in tried:
@@ -130,15 +131,15 @@ def _closeness(problem: Problem) -> Floats:
     return np.asarray(near)
 
 
-def first_pools(problem: Problem) -> list[frozenset[int]]:
-    """Return the fastest MEMBERS domains, and the fastest near each of the best-connected ones."""
-    speed, near = speeds(problem), _closeness(problem)
-    pools = [frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())]
+def first_pools(problem: Problem) -> Iterator[frozenset[int]]:
+    """Yield the fastest MEMBERS domains, and the fastest near each of the best-connected ones."""
+    speed = speeds(problem)
+    yield frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())
+    near = _closeness(problem)
     hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: MEMBERS // 2]
     for hub in hubs:
         others = np.argsort(-(near[hub] * speed), kind="stable")[: MEMBERS - 1]
-        pools.append(frozenset([int(hub), *others.tolist()]))
-    return pools
+        yield frozenset([int(hub), *others.tolist()])
 
 
 def _around_best(problem: Problem, result: SearchResult) -> list[frozenset[int]]:

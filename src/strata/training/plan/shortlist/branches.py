@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.training.plan.exact.chain import PACED, build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import POOL, ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.some_chains import SomeChains
@@ -69,7 +71,7 @@ class Builder:
         self.chains: ChainSpace = (
             ChainSpace(problem, members)
             if count <= POOL
-            else SomeChains(problem, first_pools(problem)[:POOLS], pairs=count <= PAIRS)
+            else SomeChains(problem, list(islice(first_pools(problem), POOLS)), pairs=count <= PAIRS)
         )
         self.shards = ShardSpace(problem, members)
         # The fastest schedule first: where it fits, no other is built.

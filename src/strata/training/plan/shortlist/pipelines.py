@@ -15,7 +15,8 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.simulate.memory import FIXED_BYTES, gathered_inputs, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Recompute
 
 Screened = tuple[Floats, Ints, Ints]

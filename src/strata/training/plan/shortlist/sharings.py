@@ -14,7 +14,8 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import CommonConfig, ParallelConfig, Problem
+from strata.training.plan.exact.config import CommonConfig, ParallelConfig
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.shortlist.pipelines import ChainEstimates, PipelineThroughput

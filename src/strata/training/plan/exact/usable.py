@@ -1,0 +1,41 @@
+"""Which domains of a fleet a job may use, and why it may not use the others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strata.decision import Reason
+from strata.fleet.fleet import Domain, Fleet
+from strata.simulate.compute import peak_flops
+from strata.workload.job import TrainingJob
+
+MOST_PAIRS_NAMED: Final = 8
+
+
+def missing_links(fleet: Fleet) -> list[Reason]:
+    """Return which pairs cannot be neighbours in a pipeline, the first MOST_PAIRS_NAMED of them."""
+    names = [domain.name for domain in fleet.domains]
+    missing = [
+        (a, b)
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        # A pair that is missing both ways is named once.
+        if i != j and (a, b) not in fleet.links and (i < j or (b, a) in fleet.links)
+    ]
+    return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing[:MOST_PAIRS_NAMED]]
+
+
+def unusable(domain: Domain, job: TrainingJob) -> Reason | None:
+    """Return why a domain cannot or may not take part, None where it may."""
+    name = domain.name
+    if domain.num_devices <= 0:
+        return Reason("no-accelerators", name, {"domain": name})
+    if job.limits.domains is not None and name not in job.limits.domains:
+        return Reason("domain-not-allowed", name, {"domain": name})
+    if job.pins.tensor is not None and job.pins.tensor > domain.devices_per_node:
+        return Reason("node-too-small", name, {"ranks": job.pins.tensor, "devices": domain.devices_per_node})
+    measured = job.profile is not None and any(card == domain.accelerator.name for card, _, _ in job.profile.times)
+    if not measured and peak_flops(domain, job) is None:
+        figure = f"{job.precision} FLOPS"
+        return Reason("figure-missing", name, {"figure": figure, "accelerator": domain.accelerator.name})
+    return None
