@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,12 @@ def devices(
     rate: float | None = None,
     rates: Mapping[int, float] | None = None,
     rate_at_s: float = 0.0,
+    held: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The ComputeNode of a node with like devices; `rate` of a probe, other for those of `rates`."""
+    """The ComputeNode of a node with like devices; `rate` of a probe, others for `rates`; `held` by pod."""
     found = node_state(name, model, count, **more).fingerprint
+    found = replace(found, held={pod: {RESOURCE[model]: tuple(ids)} for pod, ids in (held or {}).items()})
     if rate is not None:
         each = [replace(one, probe=Probe(rate_at_s, (rates or {}).get(one.index, rate))) for one in found.devices]
         found = replace(found, devices=tuple(each))

@@ -38,6 +38,7 @@ _STATE: Final = ("health", "faults", "bus_id", "board", "numa_node", "utilisatio
 @click.option("--port", type=PORT, default=9101, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 @click.option("--sys-root", type=PATH, default=Path("/sys"), hidden=True, help="For tests.")
+@click.option("--kubelet-root", type=PATH, default=Path("/var/lib/kubelet"), hidden=True, help="For tests.")
 def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     """Find this node's accelerators and publish them as its ComputeNode.
 
@@ -50,15 +51,17 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     strata kube agent --node "$NODE_NAME" --benchmark --probe-every 60s
     """
 
+    from strata.cluster.agent.pod_resources import PodResources
     from strata.fleet.discovery.collect import collect
 
+    kubelet = PodResources(options["kubelet_root"])
     name = node or os.environ.get("NODE_NAME") or platform.node().lower()
     options["every"] = _positive("--every", options["every"])
     options["heartbeat"] = _positive("--heartbeat", options["heartbeat"])
     options["probe_every"] = _positive("--probe-every", options["probe_every"]) if options["probe_every"] else None
 
     def look(now_s: float, before: Any) -> Any:
-        return collect(name, now_s=now_s, before=before, root=options["sys_root"])
+        return kubelet.joined(collect(name, now_s=now_s, before=before, root=options["sys_root"]))
 
     if once:
         fingerprint = _once(look, with_benchmark=options["benchmark"])

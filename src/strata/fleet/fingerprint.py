@@ -73,6 +73,7 @@ class Fingerprint:
 
     Places in `devices` count, not the tools' own `index`. notes: what could not be read, and why.
     measured: bytes/s of pairs where a micro-benchmark was run. can_p2p: devices reach each other's memory.
+    held: by pod (`namespace/name`) and resource, the ids of devices as its device plugin calls them.
     """
 
     node: str
@@ -84,6 +85,7 @@ class Fingerprint:
     tool: str = ""
     trust: Trust = Trust.MEASURED
     notes: tuple[str, ...] = ()
+    held: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def bandwidth(self) -> Floats:
         """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""

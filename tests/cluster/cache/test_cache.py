@@ -116,6 +116,27 @@ def test_pods_hold_the_devices_the_kubelet_gave_them(cache: ClusterCache) -> Non
     assert free(cache, "n1") == [0, 1, 2, 3, 7]
 
 
+def test_where_its_status_is_silent_a_pod_holds_what_the_kubelet_told_our_agent(cache: ClusterCache) -> None:
+    other = objects.pod("other", on="n1", resource="nvidia.com/gpu", count=2)
+    cache.changed(kinds.POD, other)
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n1", held={"default/other": ["n1-4", "n1-5"]}))
+    assert free(cache, "n1") == [0, 1, 2, 3, 6, 7]
+    cache.changed(kinds.POD, objects.allocated(other, "n1-6", "n1-7"))
+    assert free(cache, "n1") == [0, 1, 2, 3, 4, 5], "the agent asks now and then: the status is newer"
+    cache.changed(kinds.POD, other)
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_kubelet_tells_of_its_own_pods_only(cache: ClusterCache) -> None:
+    cache.changed(kinds.POD, objects.pod("other", on="n2", resource="nvidia.com/gpu", count=2))
+    cache.changed(
+        kinds.COMPUTE_NODE, objects.devices("n1", held={"default/other": ["n1-4"], "default/gone": ["n1-5"]})
+    )
+    assert len(free(cache, "n1")) == 8
+    assert len(free(cache, "n2")) == 6
+
+
 def test_a_pod_of_ours_holds_what_it_was_given_and_not_what_it_was_meant_to(cache: ClusterCache) -> None:
     where = placement(("n1", (0, 1)))
     cache.changed(kinds.JOB, placed_job("train", where))

@@ -1,10 +1,10 @@
 """Who holds which devices: pods against the places their gang was given, and what that leaves of a node.
 
-A device plugin chooses the devices, and the kubelet says which it gave in the pod's status
-(`allocatedResourcesStatus`; alpha in 1.31, beta in 1.36): that is what a pod holds. Until it is there, or where
-the kubelet does not say it, a pod holds the devices its placement names; one without a placement (not ours), or
-that was bound elsewhere, holds as many of its vendor's devices as it asks for, and those are taken to be the
-first that nobody else holds.
+A device plugin chooses the devices, and the kubelet says which it gave: in the pod's status
+(`allocatedResourcesStatus`; alpha in 1.31, beta in 1.36), and to our agent (PodResources, as `held` in the
+ComputeNode). That is what a pod holds. Until it is there, a pod holds the devices its placement names; one without
+a placement (not ours), or that was bound elsewhere, holds as many of its vendor's devices as it asks for, and
+those are taken to be the first that nobody else holds.
 
 References
 ----------

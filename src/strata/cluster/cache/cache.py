@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster.api import kinds
@@ -236,10 +236,15 @@ class ClusterCache:
             self._take_job(f"{kind.kind}/{key}", obj)
 
     def _take_compute_node(self, name: str, obj: Object | None) -> None:
-        fingerprint = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
+        fingerprint: Fingerprint | None = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
+        before = self.fingerprints.get(name)
         with self._rebuilt_if_new(name):
             _put(self.compute_nodes, name, obj)
             _put(self.fingerprints, name, fingerprint)
+        was, now = (seen.held if seen is not None else {} for seen in (before, fingerprint))
+        changed = {pod for pod in {*was, *now} if was.get(pod) != now.get(pod)} & self._gang_of_pod.keys()
+        for gang in sorted({self._gang_of_pod[pod] for pod in changed}):
+            self._recount(gang)
 
     @contextmanager
     def _rebuilt_if_new(self, node: str) -> Iterator[None]:
@@ -301,7 +306,7 @@ class ClusterCache:
     def _recount(self, gang: str) -> None:
         """Look again at what a gang holds, and where that changes something."""
         entry = self._gangs[gang]
-        placement, pods = _placement(entry), tuple(entry.pods.values())
+        placement, pods = _placement(entry), [self._as_held(pod) for pod in entry.pods.values()]
         is_held = entry.is_reserved or entry.assumed is not None
         uses = tuple(uses_of(placement, pods, is_reserved=is_held))
         if uses != entry.uses:
@@ -314,6 +319,13 @@ class ClusterCache:
             entry.uses = uses
         if not entry.pods and entry.placement is None and entry.assumed is None:
             del self._gangs[gang]
+
+    def _as_held(self, pod: PodSeen) -> PodSeen:
+        """Return a pod with what its node's kubelet told our agent, where its own status does not say it (yet)."""
+        if pod.allocated or (fingerprint := self.fingerprints.get(pod.node)) is None:
+            return pod
+        held = fingerprint.held.get(pod.key)
+        return replace(pod, allocated=held) if held else pod
 
     def _touch(self, node: str) -> None:
         if node in self.fingerprints and node in self.nodes:

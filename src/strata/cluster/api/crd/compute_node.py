@@ -39,8 +39,8 @@ def compute_node(
 ) -> Object:
     """Return the whole object, for a server-side apply of its status.
 
-    at: when it was looked at, RFC 3339. version: of the agent. Notes beyond what the object holds are cut. Raises
-    BadFile where a figure is not finite, or negative: such a fingerprint is not to be believed.
+    at: when it was looked at, RFC 3339. version: of the agent. Notes and pods' devices beyond what the object
+    holds are cut. Raises BadFile where a figure is not finite, or negative: it is not to be believed.
     """
     status = {
         "observedAt": at,
@@ -52,6 +52,7 @@ def compute_node(
         "trust": fingerprint.trust.value,
         "devices": [_device(device) for device in fingerprint.devices],
         "links": _links(fingerprint),
+        "held": _held(fingerprint),
         "summary": _summary(fingerprint),
     }
     obj = {
@@ -107,6 +108,9 @@ def fingerprint_of(obj: Object) -> Fingerprint:
             measured[link.a, link.b] = link.bytes_per_s
     if faults:
         raise BadFile(faults)
+    held: dict[str, dict[str, tuple[str, ...]]] = {}
+    for entry in status.held:
+        held.setdefault(entry.pod, {})[entry.resource] = tuple(entry.ids)
     return Fingerprint(
         name_of(obj),
         tuple(devices),
@@ -117,6 +121,7 @@ def fingerprint_of(obj: Object) -> Fingerprint:
         tool=status.tool,
         trust=Trust(status.trust),
         notes=tuple(status.notes),
+        held=held,
     )
 
 
@@ -160,6 +165,16 @@ def _links(fingerprint: Fingerprint) -> list[dict[str, Any]]:
             link["bytesPerS"] = rate
         links.append(link)
     return links
+
+
+def _held(fingerprint: Fingerprint) -> list[dict[str, Any]]:
+    entries = [
+        {"pod": pod, "resource": resource, "ids": list(ids)}
+        for pod, by_resource in sorted(fingerprint.held.items())
+        for resource, ids in sorted(by_resource.items())
+        if len(ids) <= models.MOST_HELD and all(len(word) <= models.LONGEST_WORD for word in (resource, *ids))
+    ]
+    return entries[: models.MOST_HELD]
 
 
 def _summary(fingerprint: Fingerprint) -> dict[str, Any]:

@@ -26,7 +26,9 @@ from strata.fleet.acu import Norm
 MOST_DEVICES: Final = 128
 MOST_NOTES: Final = 64
 MOST_NODES: Final = 1000
+MOST_HELD: Final = 512
 LONGEST: Final = 1024
+LONGEST_WORD: Final = 253
 LONGEST_MESSAGE: Final = 32_768
 
 
@@ -57,7 +59,7 @@ class _Written(FileModel):
     model_config = ConfigDict(extra="ignore", **_OURS)
 
 
-Word = Annotated[str, Field(max_length=253)]
+Word = Annotated[str, Field(max_length=LONGEST_WORD)]
 Sentence = Annotated[str, Field(max_length=LONGEST)]
 Amount = Annotated[int, Field(ge=0, le=2**60)]
 Figure = Annotated[float, Field(ge=0)]
@@ -156,6 +158,16 @@ class LinkStatus(_Written):
     """One direction, where it was measured."""
 
 
+class HeldStatus(_Written):
+    """What a pod holds of a resource that a device plugin gives, by the kubelet's PodResources."""
+
+    pod: Sentence
+    """Its namespace and name, with a slash."""
+    resource: Word
+    ids: Annotated[list[Word], Field(max_length=MOST_HELD)]
+    """As the plugin calls the devices."""
+
+
 class SummaryStatus(_Written):
     """For people who list nodes; never read back."""
 
@@ -196,6 +208,7 @@ class NodeStatus(_Written):
     links: Annotated[list[LinkStatus], Field(max_length=MOST_DEVICES * (MOST_DEVICES - 1) // 2)] = Field(
         default=[]
     )
+    held: Annotated[list[HeldStatus], Field(max_length=MOST_HELD)] = Field(default=[])
     rdma_group: Word = ""
     """Nodes with the same word reach each other by RDMA."""
     rack: Word = ""
