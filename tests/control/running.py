@@ -18,6 +18,10 @@ MODEL = {
     "max_position_embeddings": 128, "tie_word_embeddings": False, "torch_dtype": "float32",
 }  # fmt: skip
 SMALL = ("python", "-m", "strata.training.program.small", "--hidden-size", "128", "--tokens", "64")
+TORCH = (
+    "python", "-m", "strata.training.export.train", "--hidden-size", "128", "--num-heads", "4",
+    "--sequence-length", "64",
+)  # fmt: skip
 
 
 def fleet_text(bandwidth="4MB/s", namespaces=None):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from strata.evaluation.testbed.namespaces import LinkShape, Namespaces
-from tests.control.running import NAMES, SMALL, Service, fleet_text, is_final, job_text
+from tests.control.running import NAMES, SMALL, TORCH, Service, fleet_text, is_final, job_text
 
 pytestmark = [
     pytest.mark.long("trains over shaped links, twice"),
@@ -17,12 +17,6 @@ pytestmark = [
 ]
 STEPS = 40
 NOMINAL, TENTH = LinkShape(4e6, 0.0), LinkShape(4e5, 0.0)
-
-
-TORCH = (
-    "python", "-m", "strata.training.export.train", "--hidden-size", "128", "--num-heads", "4",
-    "--sequence-length", "64",
-)  # fmt: skip
 
 
 def train(folder, command, *, is_moved):
