@@ -34,6 +34,7 @@ def _distance(given: dict[str, Any]) -> str:
     ratio, of_bound = given["ratio"], given["bound_ratio"]
     distance = f"{ratio:.2f}x the step time of plan 1"
     if ratio < 1:
-        return f"{distance}: it is faster"
+        outside = " than the bound, which is for the plans that are searched" if (of_bound or 1) < 1 else ""
+        return f"{distance}: it is faster{outside}"
     is_known = of_bound is None or of_bound < 1.01 * ratio
     return distance if is_known else f"{distance}, and at most {of_bound:.2f}x that of any plan"

@@ -134,7 +134,8 @@ class Allocator:
         parts = []
         for i in np.flatnonzero(shares):
             inners = self._units.inners((int(i),), CommonConfig(size, recompute))
-            ways = [(inner, -(-samples[i] // inner.samples)) for inner in inners]
+            counted = [(inner, -(-samples[i] // inner.samples)) for inner in inners]
+            ways = [(inner, count) for inner, count in counted if count <= inner.room]
             if not ways:
                 return None
             parts.append(min(ways, key=lambda way: _busy_s(*way)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Bools, Floats
 from strata.simulate.collective import eta
 from strata.training.plan.exact.unit import Inner
 
@@ -45,44 +46,74 @@ def _levels(values: Iterable[float]) -> Floats:
 
 def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:
     """Return for each level the time within which shapes that hide so much [s] work through the batch."""
-    fill, period, samples = _figures(ways)
-    hidden = np.zeros_like(fill)
+    figures = _Figures.of(ways)
+    hidden = np.zeros_like(figures.fill)
     for row, unit in enumerate(ways):
         hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
     # Units of a kind have like shapes and are worked out once.
-    rows, counts = np.unique(np.stack([fill, period, samples, hidden]), axis=1, return_counts=True)
-    fill, period, samples, hidden = rows
+    columns = figures.fill, figures.period, figures.samples, figures.room, hidden
+    rows, counts = np.unique(np.stack(columns), axis=1, return_counts=True)
+    figures, hidden = _Figures(*rows[:4]), rows[4]
     able = hidden >= levels[:, None, None]
+
+    def is_enough(limits_s: Floats) -> Bools:
+        taken = np.where(able, figures.taken(limits_s[:, None, None]), 0.0)
+        return np.asarray(taken.max(axis=2) @ counts >= batch)
+
     low: Floats = np.zeros(len(levels))
-    once = np.where(able & (samples > 0), fill + period * batch / np.maximum(samples, 1e-300), np.inf)
-    high = once.min(axis=(1, 2), initial=np.inf)
+    high = np.array([figures.enough_s(batch, these) for these in able])
+    high = np.where(is_enough(high), high, np.inf)
     while (high - low > 1e-4 * high).any():
         middle = (low + high) / 2
-        most = np.floor((middle[:, None, None] - fill) / period + 1 + 1e-9)
-        taken = np.where(able & (most > 0), most * samples, 0.0)
-        enough = taken.max(axis=2) @ counts >= batch
+        enough = is_enough(middle)
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
     return np.asarray(high)
 
 
-def _figures(ways: list[list[Inner]]) -> tuple[Floats, Floats, Floats]:
-    """Return fill, period and samples of each unit's shapes [unit, shape]; what fills the rows does no work."""
-    fill, period, samples = (np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0))
-    for row, unit in enumerate(ways):
-        for column, inner in enumerate(unit):
-            fill[row, column], period[row, column] = inner.fill_s, inner.every_s
-            samples[row, column] = inner.samples
-    return fill, period, samples
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """Of each unit's shapes [unit, shape]: times, samples a microbatch, and microbatches at most.
+
+    What fills the rows does no work.
+    """
+
+    fill: Floats
+    period: Floats
+    samples: Floats
+    room: Floats
+
+    @classmethod
+    def of(cls, ways: list[list[Inner]]) -> _Figures:
+        fill, period, samples, room = (
+            np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0, 0.0)
+        )
+        for row, unit in enumerate(ways):
+            for column, inner in enumerate(unit):
+                fill[row, column], period[row, column] = inner.fill_s, inner.every_s
+                samples[row, column], room[row, column] = inner.samples, inner.room
+        return cls(fill, period, samples, room)
+
+    def taken(self, limit_s: Floats | float) -> Floats:
+        """Return the samples within a limit."""
+        counts = np.minimum(np.floor((limit_s - self.fill) / self.period + 1 + 1e-9), self.room)
+        return np.where(counts > 0, counts * self.samples, 0.0)
+
+    def enough_s(self, batch: int, able: Bools | bool = True) -> float:
+        """Return a limit within which an able shape does the batch; where none can, all do what they can."""
+        counts = batch / np.maximum(self.samples, 1e-300)
+        alone_s = self.fill + self.period * np.minimum(counts, self.room)
+        works = able & (self.samples > 0)
+        least = float(np.where(works & (self.room >= counts), alone_s, np.inf).min(initial=np.inf))
+        return least if np.isfinite(least) else float(np.where(works, alone_s, 0.0).max(initial=0.0))
 
 
 def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
     """Return one shape a unit, `copies` of the model together, that work the batch off soonest; None: no such."""
-    fill, period, samples = _figures(ways)
+    figures = _Figures.of(ways)
     replicas = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
 
     def most(limit_s: float) -> tuple[float, tuple[int, ...]] | None:
-        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
-        taken = np.where(counts > 0, counts * samples, 0.0)
+        taken = figures.taken(limit_s)
         best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
         for row, unit in enumerate(replicas):
             grown: dict[int, tuple[float, tuple[int, ...]]] = {}
@@ -93,7 +124,7 @@ def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[lis
             best = grown
         return best.get(copies)
 
-    low, high = 0.0, float(np.max(np.where(samples > 0, fill + period * batch, 0.0)))
+    low, high = 0.0, float(np.max(np.where(figures.samples > 0, figures.fill + figures.period * batch, 0.0)))
     picked = most(high)
     if picked is None:
         return None
@@ -110,14 +141,8 @@ def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[lis
 
 def share(ways: list[list[Inner]], batch: int) -> list[tuple[Inner, int]]:
     """Return per unit the shape and microbatches per copy that make the slowest unit fastest."""
-    fill, period, samples = _figures(ways)
-
-    def taken(limit_s: float) -> Floats:
-        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
-        return np.where(counts > 0, counts * samples, 0.0)
-
-    low = 0.0
-    high = float(np.min(fill + period * batch / np.maximum(samples, 1e-300)))
+    figures = _Figures.of(ways)
+    taken, low, high = figures.taken, 0.0, figures.enough_s(batch)
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         if taken(middle).max(axis=1).sum() >= batch:

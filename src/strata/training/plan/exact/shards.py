@@ -383,9 +383,9 @@ class ShardSpace:
         least total is found by asking for every amount hidden that could pay.
         """
         ways = [self._inners(unit, sharing.way.common, all_shapes=all_shapes) for unit in sharing.units]
-        if not all(ways):
-            return None
         batch, copies = self.problem.job.global_batch, self.problem.job.pins.data
+        if not all(ways) or sum(max(each.room * each.samples for each in unit) for unit in ways) < batch:
+            return None
         if copies is not None:
             fixed = sharing_copies(ways, batch, copies)
             if fixed is None:

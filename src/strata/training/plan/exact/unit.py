@@ -11,7 +11,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
-from strata.training.plan.exact.chain import PACED, build_chain
+from strata.training.plan.exact.chain import MANY, PACED, build_chain
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import Problem
@@ -45,6 +45,8 @@ class Inner:
     few: tuple[tuple[int, Inner], ...] = ()
     """What bounds the same shape where a copy has no more than so many microbatches: fewer are in flight, and less
     is recomputed."""
+    room: int = MANY
+    """Microbatches of a copy that its memory is planned for: of more, more would be in flight."""
 
     @property
     def samples(self) -> int:
@@ -65,7 +67,7 @@ class Inner:
     def most_samples(self, limits_s: Floats) -> Floats:
         """Return a bound on the samples within each time limit."""
         left = limits_s - self.after_s
-        most = np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9)
+        most = np.minimum(self.room, np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9))
         for before, work in self.stages_s:
             most = np.minimum(most, np.floor((left - before) / work + 1e-9))
         samples = np.maximum(0.0, most) * self.samples
@@ -144,15 +146,28 @@ class Units:
                 return
 
     def of_setting(self, unit: Unit, config: ParallelConfig) -> list[Inner]:
-        """Return the ways to run a unit of this kind in one setting, none where it cannot hold the model."""
+        """Return the ways to run a unit of this kind in one setting, none where it cannot hold the model.
+
+        Where memory asks for recomputation, those come with them whose layers are split for 1, 2, 4, …
+        microbatches alone: fewer are in flight, and less is recomputed in another split.
+        """
         key = (self.kind(unit), config)
         if key not in self._of_setting:
-            # All units follow one schedule, whose bounds are those of whole stages.
-            whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in PACED)
-            batch = self.problem.job.global_batch
-            built = build_chain(self.problem, config, unit, microbatches=batch, schedules=whole)
-            self._of_setting[key] = [self._shared(plan) for plan in built if isinstance(plan, TrainingPlan)]
+            plans = self._built(unit, config, self.problem.job.global_batch)
+            inners = [self._shared(plan) for plan in plans]
+            again = (plan for plan in plans if plan.recompute is not config.recompute)
+            first, deepest = 1, max((len(plan.pipelines[0].stages) for plan in again), default=0)
+            while first < deepest:
+                inners += [replace(self._shared(plan), room=first) for plan in self._built(unit, config, first)]
+                first *= 2
+            self._of_setting[key] = inners
         return self._of_setting[key]
+
+    def _built(self, unit: Unit, config: ParallelConfig, microbatches: int) -> list[TrainingPlan]:
+        # All units follow one schedule, whose bounds are those of whole stages.
+        whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in PACED)
+        built = build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole)
+        return [plan for plan in built if isinstance(plan, TrainingPlan)]
 
     def _shared(self, plan: TrainingPlan) -> Inner:
         """Return the shape of a plan, whatever share of the batch it has.
