@@ -48,7 +48,7 @@ test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, r
 test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
 	STRATA_REAL=1 $(BIN)/python -m pytest -m full
 
-control-plane:  ## build Kubernetes and etcd for the tests, once (needs Go; 10 to 15 minutes on two cores)
+control-plane:  ## build Kubernetes, etcd and containerd for the tests, once (needs Go; 10 to 15 minutes on two cores)
 	tools/controlplane/build
 
 $(VENV)/cluster.stamp: $(VENV)/dev.stamp

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.cluster.integration import control_plane
+from tests.cluster.integration import control_plane, real_node
 from tests.control.drivers import slurm_cluster
 from tests.host import traces as host_traces
 from tests.host.vm import guest
@@ -57,6 +57,8 @@ restore_signals()
 
 PARTS = {
     "control-plane": control_plane.find,
+    "node": real_node.find,
+    "node-rights": real_node.find_rights,
     "cc": fake_accelerators.find_compiler,
     "cudart": fake_accelerators.find_cudarts,
     "tracing": host_traces.find,
@@ -64,7 +66,7 @@ PARTS = {
     "vm": guest.find,
 }
 """Real parts that are no modules: what finds each, or returns None."""
-KERNEL = {"tracing"}
+KERNEL = {"tracing", "node-rights"}
 """Those that nobody can install where the kernel, or who runs us in it, does not give them."""
 
 

@@ -1,9 +1,10 @@
-// One program that is a whole control plane: it runs as whatever it is called (argv[0] or its first argument).
+// One program that is a whole control plane, and a kubelet: it runs as whatever it is called (argv[0] or its first argument).
 //
 // The parts share most of their code, so one link of one program costs a fraction of four.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,12 +19,14 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	manager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 var parts = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": manager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	"kubectl":                 cmd.NewDefaultKubectlCommand,
 }
 
@@ -36,7 +39,7 @@ func main() {
 	part, ok := parts[name]
 	if !ok {
 		fmt.Fprintf(os.Stderr, "%s is no part of a control plane; link this program as etcd, kube-apiserver, "+
-			"kube-controller-manager, kube-scheduler or kubectl\n", name)
+			"kube-controller-manager, kube-scheduler, kubectl or kubelet\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(part()))

@@ -1,6 +1,6 @@
 """A real control plane on the loopback: etcd and kube-apiserver; kube-scheduler and -controller-manager on demand.
 
-There is no kubelet: `stand_in_nodes.py` plays all of them. `tools/controlplane/build` makes the programs.
+`stand_in_nodes.py` plays kubelets; `real_node.py` has one. `tools/controlplane/build` makes the programs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,12 +42,12 @@ USERS = {
 }
 
 
-def find() -> Path | None:
+def find(parts: Sequence[str] = PARTS) -> Path | None:
     """Return the folder with all parts, KUBEBUILDER_ASSETS or `make control-plane`'s; None where none has."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strata" / "control-plane"
     version = next(line.split()[1] for line in _go_mod().splitlines() if line.startswith("\tk8s.io/kubernetes "))
     for folder in (os.environ.get("KUBEBUILDER_ASSETS"), cache / version):
-        if folder and all(os.access(Path(folder) / part, os.X_OK) for part in PARTS):
+        if folder and all(os.access(Path(folder) / part, os.X_OK) for part in parts):
             return Path(folder)
     return None
 

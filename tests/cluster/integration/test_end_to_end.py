@@ -9,6 +9,7 @@ import pytest
 
 from strata.cluster.api.kinds import COMPUTE_NODE, EVENT, JOB, LEASE, POD, annotations_of, meta
 from strata.cluster.api.kinds import MUTATING_WEBHOOK as MUTATING
+from strata.cluster.api.placement_annotation import PLACEMENT, decode
 from strata.fleet import slices
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3
@@ -70,6 +71,10 @@ def moved_to(strata, namespace, node, job):
     return until(found, lambda: str(strata.said(namespace, job)) + strata.main.log)
 
 
+def placement_of(pod):
+    return decode(annotations_of(pod)[PLACEMENT], where="pod")
+
+
 def limits_of(pod):
     return pod["spec"]["containers"][0]["resources"]["limits"]
 
@@ -109,7 +114,8 @@ def test_a_job_lands_on_nvidia_while_there_is_room_and_then_on_ascend_with_all_i
         assert env_of(pod)["LD_LIBRARY_PATH"].startswith("/usr/local/Ascend/driver")
         mounts = {one["mountPath"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
         assert "/usr/local/Ascend/driver" in mounts
-        seen |= set(env_of(pod)["ASCEND_VISIBLE_DEVICES"].split(","))
+        assert "ASCEND_VISIBLE_DEVICES" not in env_of(pod), "a device plugin says which"
+        seen |= {device for place in placement_of(pod).pods for device in place.devices}
     assert len(seen) == 4, "each pod has two devices of its own"
     status = three.claim(namespace, "second")["status"]
     assert "2x" in status["conditions"][0]["message"] or "2 " in status["conditions"][0]["message"]

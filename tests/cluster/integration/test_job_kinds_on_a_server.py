@@ -10,6 +10,7 @@ import pytest
 
 from strata.cluster.api import jobs, kinds
 from strata.cluster.api.kinds import CRD, POD, annotations_of, labels_of
+from strata.cluster.api.placement_annotation import PLACEMENT, decode
 from tests.cluster import objects
 from tests.cluster.builders import A100
 from tests.cluster.integration.strata_on_kubernetes import Strata
@@ -138,10 +139,10 @@ def test_a_job_of_each_kind_is_routed_and_its_pods_go_to_their_places(two, names
         required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         expression = required["nodeSelectorTerms"][0]["matchExpressions"][-1]
         nodes |= set(expression["values"])
-        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0].get("env") or ()}
         if kind is not kinds.RAY_JOB:  # nothing numbers its workers
             assert len(expression["values"]) == 1
-            seen.add((*expression["values"], env["NVIDIA_VISIBLE_DEVICES"]))
+            (place,) = decode(annotations_of(pod)[PLACEMENT], where="pod").pods
+            seen.add((*expression["values"], *place.devices))
     assert nodes == {"n1", "n2"}
     assert kind is kinds.RAY_JOB or len(seen) == 4, seen
 

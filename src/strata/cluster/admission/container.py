@@ -24,6 +24,7 @@ class Runtime:
     resource, count: of the device plugin; none of it for a fraction. command: None leaves the container's own.
     defaults: variables a container may set otherwise; env: those it may not, as Kubernetes writes them.
     mounts: volume mounts, left out where the container has one of its own there; limits: those it may not replace.
+    dropped: a variable it may not set, since a device plugin does.
     """
 
     image: str
@@ -35,6 +36,7 @@ class Runtime:
     mounts: tuple[Mapping[str, Any], ...] = ()
     limits: tuple[Mapping[str, Any], ...] = ()
     is_fraction: bool = False
+    dropped: str = ""
 
 
 def with_runtime(container: Object, runtime: Runtime) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _env(variables: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
     names = {variable["name"] for variable in runtime.env}
 
     def is_dropped(name: str) -> bool:
-        return runtime.is_fraction and name.startswith(RESERVED) and name not in names
+        return name == runtime.dropped or (runtime.is_fraction and name.startswith(RESERVED) and name not in names)
 
     env = [variable for variable in variables if not is_dropped(variable["name"])]
     for name, value in runtime.defaults.items():

@@ -58,8 +58,8 @@ LEDGER_FOLDER: Final = "/var/run/strata"
 """Where processes of a fraction count together, in the container; a folder in memory of the pod's own."""
 
 HOST_NUMBERS: Final = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES")
-"""Variables a container runtime reads, with the node's numbers. Others number what the container has, which a
-device plugin decides: with whole devices, the node's numbers would hide them."""
+"""Variables a container runtime reads. For whole devices the device plugin sets them. What a pod's spec says would
+count instead (the kubelet puts it last), and the container would use devices that the kubelet gives to others."""
 
 _LIBRARY_FOLDER: Final = str(PurePosixPath(LIBRARY).parent)
 _HOST: Final = "strata-host-"
@@ -240,12 +240,13 @@ class _Injection:
             mounts=(*mounts, *code_mounts),
             limits=limits if is_fraction else (),
             is_fraction=is_fraction,
+            dropped=profile.devices_env if not is_fraction and profile.devices_env in HOST_NUMBERS else "",
         )
 
     def _env(self) -> list[Mapping[str, Any]]:
         env: list[Mapping[str, Any]] = []
         name, is_fraction = self.profile.devices_env, self.memory_bytes is not None
-        if name and self.own is not None and (is_fraction or name in HOST_NUMBERS):
+        if name and self.own is not None and is_fraction:
             if self.own.node:
                 env.append({"name": name, "value": _numbers(self.own)})
             else:

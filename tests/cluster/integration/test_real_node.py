@@ -1,0 +1,173 @@
+"""A real kubelet, containerd and device plugin under strata: what containers get, and who holds which devices."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.crd.runtime_profile import profile_object
+from strata.cluster.api.kinds import COMPUTE_NODE, POD, RUNTIME_PROFILE, meta, name_of
+from strata.cluster.cache.allocation import pod_seen
+from strata.cluster.scheduling.profile import RuntimeProfile
+from tests.cluster import objects
+from tests.cluster.integration.busybox_image import NAME as IMAGE
+from tests.cluster.integration.device_plugin import DevicePlugin
+from tests.cluster.integration.real_node import RealNode
+from tests.cluster.integration.strata_on_kubernetes import Strata
+from tests.support.real_processes import Process, until
+
+pytestmark = pytest.mark.real("grpc", "node", "node-rights")
+
+GPU = "nvidia.com/gpu"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+UUIDS = tuple(f"GPU-{i:08x}-0000-0000-0000-000000000000" for i in range(8))
+ROWS = "".join(
+    f"{i}, {uuid}, NVIDIA H100 80GB HBM3, 00000000:{0x10 + i:02X}:00.0, 81559, 4, 0, 31, 71.42, 550.90.07\n"
+    for i, uuid in enumerate(UUIDS)
+)
+PROFILE = RuntimeProfile(
+    "busybox",
+    "NVIDIA",
+    ("H100-SXM5-80GB",),
+    "pytorch",
+    IMAGE,
+    GPU,
+    env={"FROM_PROFILE": "yes"},
+    devices_env=VISIBLE,
+)
+SLEEPS = ["sh", "-c", "env; echo END; sleep 1000000"]
+
+
+@pytest.fixture(scope="module")
+def strata(plane, api, tmp_path_factory):
+    """strata beside kube-scheduler and -controller-manager; it knows one profile, of an image that is here."""
+    plane.controller_manager()
+    with Strata(plane, api, tmp_path_factory.mktemp("strata")) as made, plane.scheduler():
+        api.apply(RUNTIME_PROFILE, profile_object(PROFILE))
+        made.webhook()
+        made.controller()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def node(plane, api, strata):
+    """A node with eight devices that are none."""
+    with RealNode(plane, api) as made:
+        made.plugin = DevicePlugin(made.kubelet_root / "device-plugins", resource=GPU, ids=UUIDS, env=VISIBLE)
+        made.plugin.start()
+        made.callback(made.plugin.stop)
+        until(lambda: made.allocatable(GPU) == "8", lambda: made.kubelet.log)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(node, plane, tmp_path_factory):
+    """The agent of that node, whose tool and /sys are made up; the kubelet it asks is real."""
+    folder = tmp_path_factory.mktemp("agent")
+    tool = folder / "nvidia-smi"
+    (folder / "rows").write_text(ROWS)
+    tool.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu=*) exec cat {folder}/rows;; esac\nexit 1\n')
+    tool.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=":")
+        options = ("--node", node.name, "--every", "300ms", "--host", "127.0.0.1", "--port", "0")
+        roots = ("--sys-root", str(folder), "--kubelet-root", str(node.kubelet_root))
+        made = Process(folder / "log", "kube", "agent", *options, *roots, "--kubeconfig", str(plane.kubeconfig()))
+    yield made
+    made.close()
+
+
+def held(api, node):
+    """By pod, the devices its ComputeNode says it holds."""
+    obj = api.get(COMPUTE_NODE, node.name) or {}
+    if "status" not in obj:
+        return {}
+    return {pod: set(ids[GPU]) for pod, ids in fingerprint_of(obj).held.items() if GPU in ids}
+
+
+def is_published(node, agent, api, expected):
+    until(lambda: held(api, node) == expected, lambda: f"{expected}, not {held(api, node)}: {agent.log}")
+
+
+def environment(node, pod):
+    """What the container sees, once it runs."""
+    about = meta(pod)
+    folder = node.logs / f"{about['namespace']}_{about['name']}_{about['uid']}"
+
+    def whole():
+        text = "".join(path.read_text() for path in folder.glob("*/0.log"))
+        return text if " F END\n" in text else None
+
+    text = until(whole, lambda: f"{about['name']}: {node.api.get(POD, about['name'], about['namespace'])}")
+    lines = [line.split(" ", 3)[3] for line in text.splitlines()]
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def asked_for(name, namespace, count):
+    """A pod of somebody else's, that says what it sees."""
+    pod = objects.pod(name, resource=GPU, count=count)
+    pod["metadata"] = {"name": name, "namespace": namespace}
+    pod["spec"]["containers"][0] |= {"image": IMAGE, "command": SLEEPS}
+    return pod | {"spec": pod["spec"] | {"terminationGracePeriodSeconds": 0}}
+
+
+def given(node, api, namespace, names):
+    """By pod, the devices its container was given, once all run: what their own environment says."""
+    return {
+        f"{namespace}/{name}": set(environment(node, api.get(POD, name, namespace))[VISIBLE].split(","))
+        for name in names
+    }
+
+
+def test_a_job_runs_in_a_container_with_what_webhook_and_plugin_give_it(node, agent, strata, api, namespace):
+    """NVIDIA's runtime goes by that variable: with ours in it a container had devices that others were given."""
+    until(lambda: (api.get(COMPUTE_NODE, node.name) or {}).get("status"), lambda: agent.log)
+    job = objects.job("train", devices=3)
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    container |= {"image": IMAGE, "command": SLEEPS, "env": [{"name": VISIBLE, "value": "all"}]}
+    job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 0
+    strata.submit(namespace, job)
+    (pod,) = strata.pods(namespace, "train")
+    env = environment(node, pod)
+    assert env["FROM_PROFILE"] == "yes"
+    assert env[VISIBLE].split(",") == list(node.plugin.given[-1])
+    expected = {f"{namespace}/{name_of(pod)}": set(node.plugin.given[-1])}
+    is_published(node, agent, api, expected)
+    status = pod_seen(api.get(POD, name_of(pod), namespace))
+    assert status.allocated == {GPU: node.plugin.given[-1]}, "the kubelet of 1.36 says it in the pod's status, too"
+
+
+def test_what_pods_of_others_hold_is_published_as_their_containers_have_it(node, agent, api, namespace):
+    rng, names, rounds = random.Random(18), [], 4
+    for round_ in range(rounds):
+        for name in [name for name in names if rng.random() < 0.6]:
+            api.delete(POD, name, namespace)
+            names.remove(name)
+        left = 8 - sum(map(len, given(node, api, namespace, names).values()))
+        while left:
+            names.append(f"p{round_}-{left}")
+            count = rng.randint(1, min(3, left))
+            left -= count
+            api.create(POD, asked_for(names[-1], namespace, count))
+        expected = given(node, api, namespace, names)
+        assert sum(map(len, expected.values())) == 8
+        assert set().union(*expected.values()) == set(UUIDS)
+        is_published(node, agent, api, expected)
+
+
+def test_a_kubelet_that_is_killed_while_it_gives_devices_out_leaves_no_device_to_two(node, agent, api, namespace):
+    api.create(POD, asked_for("first", namespace, 3))
+    expected = given(node, api, namespace, ["first"])
+    is_published(node, agent, api, expected)
+    calls = len(node.plugin.given)
+    api.create(POD, asked_for("second", namespace, 5))
+    until(lambda: len(node.plugin.given) > calls, lambda: "the second pod's devices")
+    node.kill_kubelet()
+    assert held(api, node) | expected == held(api, node), "what it said last stays"
+    node.start_kubelet()
+    node.plugin.start()
+    expected = given(node, api, namespace, ["first", "second"])
+    assert set().union(*expected.values()) == set(UUIDS)
+    is_published(node, agent, api, expected)
