@@ -6,7 +6,9 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.fleet import catalogue
+from strata.fleet.schema import load_fleet
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.schema import load_job
 from tests.support.builders import domain, fleet, job
 from tests.support.training_plans import save_plan
 
@@ -43,6 +45,27 @@ def test_the_files_are_written_and_listed(plan, tmp_path, target, files):
         if target == "megatron"
         else []
     )
+
+
+def test_kubernetes_takes_the_drivers_of_the_fleet_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = {"fleet": "aws10", "job": "llama-3.1-8b"}
+    domain = load_fleet("aws10").domains[0].name
+    plan = TrainingPlan((Pipeline((Stage(domain, 0, 34, 4, 0),), 2, 8),), 1)
+    save_plan("plan.json", load_fleet("aws10"), load_job("llama-3.1-8b"), plan, inputs=inputs)
+    answer = CliRunner().invoke(
+        cli, ["export", "plan.json", "--to", "kubernetes", "-o", "json"], catch_exceptions=False
+    )
+    data = json.loads(answer.stdout)
+    assert data["files"] == [f"{domain.lower()}.yaml"]
+    assert (data["num_ranks"], data["num_nodes"], data["notes"]) == (8, 1, [])
+    written = (tmp_path / "out" / "export" / data["files"][0]).read_text()
+    assert "ai.compute/accelerator: A100-SXM4-40GB" in written
+
+
+def test_a_plan_that_names_no_files_has_no_drivers(plan, capsys):
+    assert run(["export", str(plan), "--to", "kubernetes"]) == 2
+    assert "does not name its fleet and job files" in capsys.readouterr().err
 
 
 def test_the_table_names_every_file(plan, tmp_path, monkeypatch):

@@ -38,10 +38,10 @@ class _Exported:
 @click.option(
     "--to",
     "target",
-    type=choice("torchrun", "megatron", "kueue", "chakra", "vllm", "sglang"),
+    type=choice("torchrun", "megatron", "kubernetes", "kueue", "chakra", "vllm", "sglang"),
     required=True,
-    help="What will launch it; torchrun: with a small stand-in model to train; chakra: traces for ASTRA-sim; "
-    "vllm and sglang: serving plans.",
+    help="What will launch it; torchrun: with a small stand-in model to train; kubernetes: Jobs whose nodes and "
+    "devices strata's controller chooses; chakra: traces for ASTRA-sim; vllm and sglang: serving plans.",
 )
 @click.option("--out", type=PATH, default=Path("out/export"), help="Folder to fill.")
 @click.option(
@@ -55,6 +55,7 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
 
     \b
     strata export plan.json --to torchrun
+    strata export plan.json --to kubernetes
     strata export plan.json --to kueue --out launch/
     strata export plan.json --to chakra --aggregate min
     strata export serving-plan.json --to vllm
@@ -102,6 +103,23 @@ def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -
     return _Exported(_encoded(launch.files), counts, launch.notes, last, stale="launch-*.sh")
 
 
+def _kubernetes(saved: SavedPlan, _target: str, out: Path, _aggregate: str | None) -> _Exported:
+    from strata.control.manifests import manifests
+    from strata.fleet.schema import load_drivers
+    from strata.training.plan.planfile import reload_inputs
+    from strata.workload.schema import load_run
+
+    inputs = reload_inputs(saved.file)  # the fleet file has the drivers, the job file what to run
+    drivers, run = load_drivers(saved.inputs["fleet"]), load_run(saved.inputs["job"])
+    launch = manifests(saved, inputs.fleet, inputs.job, drivers=drivers, run=run)
+    counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
+    last = (
+        "{num_ranks} ranks on {num_nodes} nodes\n".format(**counts)
+        + f"next: kubectl apply --server-side -f {out}, each file in the cluster of its domain"
+    )
+    return _Exported(_encoded(launch.files), counts, (*inputs.changes, *launch.notes), last, stale="*.yaml")
+
+
 def _serve(saved: ServingPlan, target: str, out: Path, _aggregate: str | None) -> _Exported:
     from strata.serving.export import sglang, vllm
 
@@ -135,6 +153,7 @@ def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
 _TARGETS: Final[Mapping[str, tuple[str, Callable[..., _Exported]]]] = {
     "torchrun": ("TrainingPlan", _launch),
     "megatron": ("TrainingPlan", _launch),
+    "kubernetes": ("TrainingPlan", _kubernetes),
     "kueue": ("TrainingPlan", _launch),
     "chakra": ("TrainingPlan", _chakra),
     "vllm": ("ServingPlan", _serve),

@@ -15,7 +15,7 @@ from strata.errors import BadFile, Fault, UsageError
 from strata.files import Document, file_or_bundled, read_document
 from strata.workload.huggingface import model
 from strata.workload.job import ANY_RECOMPUTE, PRECISION_BYTES, Limits, Recompute, TrainingJob
-from strata.workload.job_entries import Compression, TrainingJobFile
+from strata.workload.job_entries import Compression, RunEntry, TrainingJobFile
 from strata.workload.job_faults import contradictions, nearest_degrees
 from strata.workload.layers import LayerTable
 from strata.workload.model import ModelSpec
@@ -43,6 +43,12 @@ def load_job(source: str | Path) -> TrainingJob:
     """
     path = file_or_bundled(source, BUNDLED_JOBS, what="job")
     return job_from_document(read_document(path), path.parent)
+
+
+def load_run(source: str | Path) -> RunEntry | None:
+    """Return how a job file has its job run, None where it does not say. Raises as `load_job` does."""
+    path = file_or_bundled(source, BUNDLED_JOBS, what="job")
+    return read_document(path).check(TrainingJobFile).run
 
 
 def job_from_document(document: Document, base: Path) -> TrainingJob:

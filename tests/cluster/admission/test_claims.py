@@ -140,6 +140,11 @@ def test_a_job_that_another_of_ours_makes_is_left_alone():
     assert jobs.is_suspended(job_defaults(given))
 
 
+def test_a_job_whose_code_is_no_image_is_refused_before_its_pods_are():
+    with pytest.raises(BadFile, match="'replace-me' is not an image with a tag"):
+        job_defaults(job(annotations={"code-image": "replace-me"}))
+
+
 def test_pods_that_only_steer_are_left_alone():
     head, worker = ({"spec": {"containers": [container(name)]}} for name in ("head", "worker"))
     groups = [{"groupName": "w", "replicas": 3, "template": worker}]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from strata.cluster.admission.inject import CODE_IMAGE
 from strata.cluster.api import jobs
 from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.forms import IMAGE
 from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, name_of
 from strata.cluster.api.placement_annotation import (
     COUNTED,
@@ -30,7 +32,7 @@ def job_defaults(job: Object) -> Object:
 
     Templates get the label and the job's annotations; pods that only steer are left alone, and so is a job that
     another one of ours makes. What a copied job brings along of an earlier placement goes. Raises BadFile where a
-    template asks for something else than its job.
+    template asks for something else than its job, or the code's image is none.
     """
     if any(jobs.kind_of(owner) for owner in meta(job).get("ownerReferences") or ()):
         return job
@@ -38,6 +40,12 @@ def job_defaults(job: Object) -> Object:
     annotations = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
     templates: list[Object] = []
     faults: list[Fault] = []
+    image = annotations.get(CODE_IMAGE)
+    if image and not IMAGE.fullmatch(image):
+        # Later its pods would be refused, one after another, of a job that was let go.
+        message = f"{image[:80]!a} is not an image with a tag or a digest"
+        fault = Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=CODE_IMAGE)
+        raise BadFile([fault], hint="team/code:1")
     for pod_set in jobs.pod_sets(job):
         if not pod_set.has_devices:
             templates.append(pod_set.template)
@@ -56,7 +64,7 @@ def job_defaults(job: Object) -> Object:
             metadata["annotations"] = {**own, **annotations}
         templates.append({**template, "metadata": metadata})
     if faults:
-        raise BadFile(faults, hint="say it on the job alone")
+        raise BadFile(faults, hint="a template asks for what its job asks; say it on the job alone")
     return jobs.changed(job, templates, is_suspended=True)
 
 

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from strata.cluster.api.client import Api, connect
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import JOB, NODE, POD, Object, ObjectKind, annotations_of, is_true, name_of
 from strata.control.drivers import kube_objects as objects
-from strata.control.drivers.kube_objects import ATTEMPT, CONFIG_MAP, REFUSED, SERVICE, STARTED, STOP, PodForm
+from strata.control.drivers.kube_objects import ATTEMPT, CONFIG_MAP, REFUSED, SERVICE, STARTED, STOP
+from strata.control.drivers.kube_part import kube_part
 from strata.control.drivers.kube_seen import age_s, count_of, devices_held, index_of, label_of, part_seen, phase_of
-from strata.control.drivers.launch import RANKS, Workplace, launch_of, safe
+from strata.control.drivers.launch import Workplace
 from strata.control.drivers.part import KEPT_S
 from strata.control.state import DomainSeen, PartPhase, Start
 from strata.errors import UsageError
@@ -85,27 +85,14 @@ class KubeDriver:
         record = self.api.get(CONFIG_MAP, name, self.namespace)
         if record is not None and annotations_of(record).keys() & {STARTED, STOP, REFUSED}:
             return
-        launch = launch_of(start, self.workplace, Path(objects.FOLDER))
-        fault = self._fault(start, launch.environments)
-        environments = {rank: self._environment(start, each) for rank, each in launch.environments.items()}
-        made = objects.record(
-            name, start.attempt.id, self._labels, ranks_json=launch.ranks_json, environments=environments,
-            nodes=launch.nodes, steps=start.spec.steps, grace_s=start.spec.grace_s,
-        )  # fmt: skip
-        if fault:
-            made = {
-                **made,
-                "metadata": {**made["metadata"], "annotations": {ATTEMPT: start.attempt.id, REFUSED: fault}},
-            }
-        record = record or self._made(CONFIG_MAP, made)
-        if fault:
+        part = kube_part(
+            start, self.workplace, self.entry, name=name, labels=self._labels, namespace=self.namespace
+        )
+        record = record or self._made(CONFIG_MAP, part.record)
+        if part.fault:
             return
-        job = objects.job(
-            name, self._labels, record, self._form, command=start.spec.command, nodes=launch.nodes,
-            grace_s=start.spec.grace_s,
-        )  # fmt: skip
-        self._made(SERVICE, objects.service(name, self._labels, record))
-        self._made(JOB, job)
+        self._made(SERVICE, objects.owned(part.service, record))
+        self._made(JOB, objects.owned(part.job, record))
         self._annotate(name, {STARTED: "true"})
 
     def stop(self, attempt: str, *, grace_s: float) -> None:
@@ -176,32 +163,6 @@ class KubeDriver:
             and label_of(pod, objects.SCHEDULER) != self._labels[objects.SCHEDULER]
         )
         return max(0, min(domain.num_devices, free - others))
-
-    def _environment(self, start: Start, given: Mapping[str, str]) -> dict[str, str]:
-        own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **given, "STRATA_PROGRESS": "/dev/stdout"}
-        own["STRATA_RANKS"] = f"{objects.FOLDER}/{RANKS}"
-        name = self._name(start.attempt.id)
-        own.setdefault("MASTER_ADDR", f"{name}-0.{name}.{self.namespace}.svc")
-        if "STRATA_CHECKPOINTS" in own:
-            own["STRATA_CHECKPOINTS"] = f"{objects.CHECKPOINTS}/{safe(start.spec.name)}"
-        if self.entry.interface:
-            own |= {"GLOO_SOCKET_IFNAME": self.entry.interface, "NCCL_SOCKET_IFNAME": self.entry.interface}
-        return own
-
-    def _fault(self, start: Start, environments: Mapping[int, Mapping[str, str]]) -> str:
-        """Return why a part cannot run here, empty where it can."""
-        names = start.attempt.plan.domains
-        if len(names) > 1 and any("MASTER_ADDR" not in each for each in environments.values()):
-            return f"rank 0 is in {names[0]}, whose driver needs an `address` that other clusters reach"
-        if start.spec.can_resume and not self.entry.claim:
-            return "a job that resumes needs checkpoints that outlive its pods: `claim` in the driver"
-        return ""
-
-    @property
-    def _form(self) -> PodForm:
-        entry = self.entry
-        card = self._domain.accelerator.name if entry.managed else None
-        return PodForm(entry.image, entry.resource, entry.claim, entry.queue, entry.nodes, card)
 
     @property
     def _domain(self) -> Domain:

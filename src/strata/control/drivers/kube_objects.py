@@ -143,15 +143,14 @@ def record(
     return {"metadata": about, "data": data}
 
 
-def service(name: str, labels: Mapping[str, str], owner: Object) -> Object:
+def service(name: str, labels: Mapping[str, str]) -> Object:
     """Return the headless Service that gives the pods names, ready or not."""
     spec = {"clusterIP": "None", "selector": {"job-name": name}, "publishNotReadyAddresses": True}
-    about = {"name": name, "labels": dict(labels), "ownerReferences": [_owner(owner)]}
-    return {"metadata": about, "spec": spec}
+    return {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
 
 
 def job(
-    name: str, labels: Mapping[str, str], owner: Object, form: PodForm, *, command: Sequence[str],
+    name: str, labels: Mapping[str, str], form: PodForm, *, command: Sequence[str],
     nodes: Sequence[Sequence[int]], grace_s: float,
 ) -> Object:  # fmt: skip
     """Return the indexed Job; a pod that fails ends it, and none is made anew: the scheduler makes an attempt.
@@ -193,7 +192,7 @@ def job(
         "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
     }
     own = dict(labels) | ({QUEUE_NAME: form.queue} if form.queue else {})
-    about: dict[str, Any] = {"name": name, "labels": own, "ownerReferences": [_owner(owner)]}
+    about: dict[str, Any] = {"name": name, "labels": own}
     if form.card:
         own[MANAGED] = "true"
         about["annotations"] = {
@@ -205,9 +204,11 @@ def job(
     return {"metadata": about, "spec": spec}
 
 
-def _owner(obj: Object) -> dict[str, Any]:
-    about = obj["metadata"]
-    return {"apiVersion": "v1", "kind": "ConfigMap", "name": about["name"], "uid": about["uid"]}
+def owned(obj: Object, record: Object) -> Object:
+    """Return an object that goes when the record goes."""
+    of = record["metadata"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": of["name"], "uid": of["uid"]}
+    return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
 
 
 def _exports(values: Mapping[str, str]) -> str:

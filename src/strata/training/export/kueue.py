@@ -20,7 +20,7 @@ from strata.workload.script import comment, slugs
 DOMAIN_LABEL: Final = "strata/domain"
 """Node label that names a domain, and the level of Kueue's Topology that keeps a Job inside it."""
 
-_CONFIG_MAP_BYTES: Final = 2**20
+CONFIG_MAP_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _notes(layout: RankLayout, launch: LaunchFiles) -> Iterator[str]:
                 "nvidia.com/gpu stands in its place"
             )
     size = sum(len(text.encode()) for text in launch.files.values())
-    if size > _CONFIG_MAP_BYTES:
+    if size > CONFIG_MAP_BYTES:
         yield f"the launch files ({size} bytes) do not fit a ConfigMap: put them in the image, at /launch"
 
 
