@@ -32,6 +32,19 @@ def test_it_is_a_suspended_jobset_in_a_queue():
         assert annotations["kueue.x-k8s.io/podset-required-topology"] == "strata/domain"
 
 
+def test_one_card_alike_is_asked_of_strata_too():
+    metadata = yaml.safe_load(render(LAYOUT, "x").files["jobset.yaml"])["metadata"]
+    assert "annotations" not in metadata, "a gang of two cards is none of strata's"
+    stages = (Stage("US East", 0, 4, 4), Stage("eu", 4, 4, 4))
+    plan = TrainingPlan((Pipeline(stages, replicas=2, microbatches=4),), 1)
+    both = dict.fromkeys(("US East", "eu"), 8)
+    alike = RankLayout(plan, both, both, dict.fromkeys(both, "A100-SXM4-80GB"))
+    metadata = yaml.safe_load(render(alike, "x").files["jobset.yaml"])["metadata"]
+    assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "default", "ai.compute/managed": "true"}
+    asked = {"accelerator": "A100-SXM4-80GB", "devices": "8", "substitution": "never"}
+    assert metadata["annotations"] == {f"ai.compute/{key}": value for key, value in asked.items()}
+
+
 def test_pods_and_devices_are_the_plans_nodes_in_rank_order():
     found = []
     for job in jobs():

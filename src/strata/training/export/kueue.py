@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -43,7 +43,7 @@ def render(layout: RankLayout, name: str) -> LaunchFiles:
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "default"}},
+        "metadata": {"name": name, **_asks(jobs, layout)},
         "spec": {
             "suspend": True,
             "network": {"enableDNSHostnames": True, "subdomain": name},
@@ -64,6 +64,20 @@ def render(layout: RankLayout, name: str) -> LaunchFiles:
     )
     text = head + yaml.safe_dump(manifest, sort_keys=False, width=110)
     return LaunchFiles({"jobset.yaml": text, **launch.files}, launch.ranks, notes)
+
+
+def _asks(jobs: Sequence[_Job], layout: RankLayout) -> dict[str, Any]:
+    """Return what Kueue and, where it is there, strata's check go by: a gang's pods ask for one card alike."""
+    labels = {"kueue.x-k8s.io/queue-name": "default"}
+    asked = {(layout.accelerator[job.nodes.domain], job.devices) for job in jobs}
+    if len(asked) > 1:
+        return {"labels": labels}
+    ((card, devices),) = asked
+    claim = {"accelerator": card, "devices": str(devices), "substitution": "never"}
+    return {
+        "labels": {**labels, "ai.compute/managed": "true"},
+        "annotations": {f"ai.compute/{key}": value for key, value in claim.items()},
+    }
 
 
 def _jobs(nodes: DomainNodes) -> Iterator[_Job]:
