@@ -100,8 +100,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"in a virtual machine: `{target}` runs it")
         missing = [part for part in marker.args if _find(part) is None]
         if missing:
-            reason = f"needs {', '.join(missing)}: `{target}` installs it"
-            if os.environ.get(wanted) and not set(missing) <= KERNEL:
+            is_kernel = set(missing) <= KERNEL
+            how = "this kernel, or the user we are, does not give it" if is_kernel else f"`{target}` installs it"
+            reason = f"needs {', '.join(missing)}: {how}"
+            if os.environ.get(wanted) and not is_kernel:
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
 
