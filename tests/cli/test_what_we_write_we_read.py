@@ -102,6 +102,7 @@ REFUSED: Final = {
     ("train-experts", "--in-use"): 2,
     ("train-context", "torchrun"): 2,
     ("train-context", "kueue"): 2,
+    ("train-context", "kubernetes"): 2,
 }
 """Plans that a target has no words for, and its exit code: it says so, with something to try."""
 
