@@ -42,15 +42,15 @@ def written(tmp_path):
 def test_each_domain_is_a_gang_that_asks_for_its_own_card(written):
     files, made = written()
     assert list(files) == ["us-east.yaml", "b.yaml"]
-    asked = {}
+    claims = {}
     for name, (record, service, job) in files.items():
         assert [each["kind"] for each in (record, service, job)] == ["ConfigMap", "Service", "Job"]
         assert job["metadata"]["labels"]["ai.compute/managed"] == "true"
         annotations = job["metadata"]["annotations"]
-        asked[name] = [annotations[f"ai.compute/{key}"] for key in ("accelerator", "devices", "substitution")]
+        claims[name] = [annotations[f"ai.compute/{key}"] for key in ("accelerator", "devices", "substitution")]
         assert "nodeSelector" not in job["spec"]["template"]["spec"], "its card leads a part to its domain"
         assert "nvidia.com" not in yaml.safe_dump(job)
-    assert asked == {"us-east.yaml": [A100, "4", "never"], "b.yaml": [ASCEND, "4", "never"]}
+    assert claims == {"us-east.yaml": [A100, "4", "never"], "b.yaml": [ASCEND, "4", "never"]}
     assert made.notes == ()
 
 

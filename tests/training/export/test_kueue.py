@@ -41,8 +41,8 @@ def test_one_card_alike_is_asked_of_strata_too():
     alike = RankLayout(plan, both, both, dict.fromkeys(both, "A100-SXM4-80GB"))
     metadata = yaml.safe_load(render(alike, "x").files["jobset.yaml"])["metadata"]
     assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "default", "ai.compute/managed": "true"}
-    asked = {"accelerator": "A100-SXM4-80GB", "devices": "8", "substitution": "never"}
-    assert metadata["annotations"] == {f"ai.compute/{key}": value for key, value in asked.items()}
+    claim = {"accelerator": "A100-SXM4-80GB", "devices": "8", "substitution": "never"}
+    assert metadata["annotations"] == {f"ai.compute/{key}": value for key, value in claim.items()}
 
 
 def test_pods_and_devices_are_the_plans_nodes_in_rank_order():

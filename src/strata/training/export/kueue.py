@@ -43,7 +43,7 @@ def render(layout: RankLayout, name: str) -> LaunchFiles:
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, **_asks(jobs, layout)},
+        "metadata": {"name": name, **_claim_of(jobs, layout)},
         "spec": {
             "suspend": True,
             "network": {"enableDNSHostnames": True, "subdomain": name},
@@ -66,13 +66,13 @@ def render(layout: RankLayout, name: str) -> LaunchFiles:
     return LaunchFiles({"jobset.yaml": text, **launch.files}, launch.ranks, notes)
 
 
-def _asks(jobs: Sequence[_Job], layout: RankLayout) -> dict[str, Any]:
+def _claim_of(jobs: Sequence[_Job], layout: RankLayout) -> dict[str, Any]:
     """Return what Kueue and, where it is there, strata's check go by: a gang's pods ask for one card alike."""
     labels = {"kueue.x-k8s.io/queue-name": "default"}
-    asked = {(layout.accelerator[job.nodes.domain], job.devices) for job in jobs}
-    if len(asked) > 1:
+    claims = {(layout.accelerator[job.nodes.domain], job.devices) for job in jobs}
+    if len(claims) > 1:
         return {"labels": labels}
-    ((card, devices),) = asked
+    ((card, devices),) = claims
     claim = {"accelerator": card, "devices": str(devices), "substitution": "never"}
     return {
         "labels": {**labels, "ai.compute/managed": "true"},
