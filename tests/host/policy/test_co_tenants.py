@@ -12,6 +12,7 @@ import pytest
 
 SCENE = """
 import json, os, stat, subprocess, sys
+os.setpriority(os.PRIO_PROCESS, 0, 0)  # of tests that run at low priority: who has it already is given none
 os.mknod("/dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
 os.mknod("/dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
 BUSY = "\\nos.write(1, b'.')\\nwhile True: pass"
