@@ -81,7 +81,7 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
         kind: [
             ("export", "PLAN", "--to", target, "--out", "out")
             for target, (launched, _) in _TARGETS.items()
-            if kind in launched
+            if launched == kind
         ]
         for kind in ("TrainingPlan", "ServingPlan")
     },

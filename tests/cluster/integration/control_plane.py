@@ -27,7 +27,6 @@ CONTROLLERS = (
     "job-controller",
     "replicaset-controller",
     "deployment-controller",
-    "daemonset-controller",
     "garbage-collector-controller",
     "disruption-controller",
 )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.decision import Reason
+from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
@@ -147,3 +148,42 @@ def test_gradient_sums_hide_behind_what_is_recomputed_in_part_too(seed):
         for chain in [] if isinstance(chains, Reason) else chains:
             for report in problem.model.reports([*chain.plans, *chain.within(np.inf)]):
                 assert max(bound_s, chain.bound_s) <= report.step_time_s * (1 + EPS)
+
+
+@examples(20)
+@given(st.integers(0, 10**6))
+def test_the_least_over_all_splits_is_that_of_the_best_split(seed):
+    rng = np.random.default_rng(seed)
+    each, count, share = rng.uniform(0.1, 5.0, 6), int(rng.integers(1, 9)), float(rng.uniform(0, 1 / 3))
+    runs = runs_s(np.concatenate([[0.0], np.cumsum(each)]))
+    for stages in range(1, 7):
+        cuts = [(0, *inner, 6) for inner in combinations(range(1, 6), stages - 1)]
+        works = [np.array([each[a:b].sum() for a, b in pairwise(cut)]) for cut in cuts]
+        before, place = [np.cumsum(work) - work for work in works], np.arange(stages)
+        left = count - share * np.minimum(place + 1, count) * (place > 0)
+        for upstream in (1.0, 0.25, 0.0):
+            best = min((upstream * b + count * w).max() for b, w in zip(before, works, strict=True))
+            assert least_s(runs, count, upstream)[stages] == pytest.approx(best)
+        apart = min(((1 - share) * b + left * w).max() for b, w in zip(before, works, strict=True))
+        assert least_zero_bubble_s(runs, count, share, stages) == pytest.approx(apart)
+
+
+@examples(30)
+@example(2)
+@given(st.integers(0, 10**6))
+def test_no_plan_beats_what_its_copies_exchange_at_least_whatever_the_network(seed):
+    """Latency counts for every layer under ZeRO-1, and for every stage without."""
+    rng, (small, asked) = np.random.default_rng(seed), small_case(seed)
+    network = {
+        "network_bandwidth_bytes_per_s": 10 ** rng.uniform(6, 10),
+        "network_latency_s": 10 ** rng.uniform(-6, -2),
+    }
+    small = replace(small, domains=tuple(replace(one, **network) for one in small.domains))
+    problem = Problem.of(small, replace(asked, zero_stages=((0,), (1,), (0, 1))[seed % 3]))
+    space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for setting in (some for some in problem.configs if some.data_parallel * some.context_parallel > 1):
+        bounds = space.bounds(setting)
+        for row in np.flatnonzero(np.isfinite(bounds.step_s)):
+            plans = space.build(setting, int(space.masks[row]))
+            for report in [] if isinstance(plans, Reason) else problem.model.reports(plans):
+                assert bounds.step_s[row] <= report.step_time_s * (1 + EPS)

@@ -40,9 +40,10 @@ def test_no_sharing_has_a_bound_below_the_floor_of_what_its_pipelines_have_in_co
     space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
     floors = space.floors()
     assert space.groups or not floors
-    for common, floor in floors.items():
-        _, step_s = space.bounds_of(common)
-        assert step_s.min(initial=np.inf) >= floor * (1 - EPS)
+    for common, (least_s, least_usd) in floors.items():
+        ways, step_s = space.bounds_of(common)
+        assert step_s.min(initial=np.inf) >= least_s * (1 - EPS)
+        assert space.least_usd(ways, step_s)[np.isfinite(step_s)].min(initial=np.inf) >= least_usd * (1 - EPS)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1 / 3])

@@ -41,7 +41,8 @@ def test_no_sharing_beats_its_bounds(seed):
     for space, (way, group), plan, report in sharings(problem):
         assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
         assert space.free_bound_s() <= report.step_time_s * (1 + EPS)
-        assert space.bounds()[way, group] * space.least_usd(group) <= money(report) * (1 + EPS)
+        least_usd = space.least_usd(range(len(space.ways)), space.bounds())[way, group]
+        assert space.floors()[space.ways[way].common][1] * (1 - EPS) <= least_usd <= money(report) * (1 + EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
 
@@ -310,3 +311,13 @@ def test_of_many_domains_the_fast_ones_with_fast_links_between_them_are_a_group(
     assert near in names
     assert {f"d{i:02d}" for i in range(1, 14, 2)} in names
     assert len(names) < 200
+
+
+def test_a_sharing_costs_the_work_of_the_batch_where_it_costs_least_and_what_its_gradients_send():
+    """One device a domain for the time of a step, which it was bounded by, is much less."""
+    pair = fleet(domain("a", devices=64, price=4.0), domain("b", devices=64, price=2.0), gbps=100, ms=1)
+    problem = Problem.of(pair, job(layers(8), batch=256, objective=Objective.COST))
+    space, at, _, report = min(sharings(problem), key=lambda item: money(item[3]))
+    least_usd = space.least_usd(range(len(space.ways)), space.bounds())[at]
+    sent_usd = 2 * float(problem.job.layers.params.sum()) * problem.job.element_bytes * 0.02 / 1e9
+    assert sent_usd < least_usd <= money(report) < 2 * least_usd

@@ -47,6 +47,32 @@ def best(items: Sequence[Evaluated]) -> Evaluated | None:
     return min(items, key=lambda item: item.score, default=None)
 
 
+def best_of(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> Evaluated | None:
+    """Return the best of what `evaluate` returns of some plans."""
+    return best_of_each(problem, context, [plans])[0]
+
+
+def best_of_each(
+    problem: Problem, context: Context, rows: Sequence[Sequence[TrainingPlan]]
+) -> list[Evaluated | None]:
+    """Return `best_of` each row, all together: first the plans of least bounds, then what may be better."""
+    every = list(dict.fromkeys(plan for plans in rows for plan in plans))
+    bounds = problem.model.bounds(every) if every else []
+    least = {
+        plan: score_report(problem.job, context.scales, bound) for plan, bound in zip(every, bounds, strict=True)
+    }
+    first = [min(plans, key=lambda plan: least[plan]) for plans in rows if plans]
+    known = {item.plan: item for item in evaluate(problem, context, first)}
+
+    def so_far(plans: Sequence[TrainingPlan]) -> Evaluated | None:
+        return best([known[plan] for plan in plans if plan in known])
+
+    worst = [np.inf if item is None else item.score for item in map(so_far, rows)]
+    left = [plan for plans, limit in zip(rows, worst, strict=True) for plan in plans if least[plan] <= limit]
+    known |= {item.plan: item for item in evaluate(problem, context, left)}
+    return [so_far(plans) for plans in rows]
+
+
 def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
     """Return the plans that fit memory and keep the job's limits, evaluated by strata's model."""
     context.check_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from strata.training.plan.baselines.context import Context, Unfinished, best, evaluate, exact
+from strata.training.plan.baselines.context import Context, Unfinished, best, best_of, exact
 from strata.training.plan.exact.alone import TOGETHER, SingleDomains
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.search import Evaluated, Search, SearchResult
@@ -68,4 +68,4 @@ def latency_blind(problem: Problem, context: Context) -> Evaluated | None:
     blind_links = {pair: replace(link, latency_s=0.0) for pair, link in problem.fleet.links.items()}
     blind = replace(problem, fleet=replace(problem.fleet, links=blind_links))
     chosen = exact(blind, context, range(min(len(problem.fleet.domains), POOL)))
-    return best(evaluate(problem, context, [chosen.plan])) if chosen is not None else None
+    return best_of(problem, context, [chosen.plan]) if chosen is not None else None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.training.plan.baselines.context import Context, best, evaluate
+from strata.training.plan.baselines.context import Context, best, best_of_each
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
@@ -45,10 +45,9 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
             super().__init__(n_var=count + 2, n_obj=3, xl=0.0, xu=1.0)
 
         def _evaluate(self, x: Any, out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-            rows = [_decode(problem, row) for row in x]
-            values = np.full((len(rows), 3), WORST)
-            for index, plans in enumerate(rows):
-                item = best(evaluate(problem, context, plans))
+            items = best_of_each(problem, context, [_decode(problem, row) for row in x])
+            values = np.full((len(items), 3), WORST)
+            for index, item in enumerate(items):
                 if item is not None:
                     archive.append(item)
                     values[index] = (item.report.step_time_s, -item.report.utilization, money(item.report))

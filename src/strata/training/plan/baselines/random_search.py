@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from strata.training.plan.baselines.context import Context, best, evaluate
+from strata.training.plan.baselines.context import Context, best_of
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
@@ -25,7 +25,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
         config = problem.configs[rng.integers(len(problem.configs))]
         order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
         plans += legal_chain(problem, config, order)
-    return best(evaluate(problem, context, plans))
+    return best_of(problem, context, plans)
 
 
 def legal_chain(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> list[TrainingPlan]:

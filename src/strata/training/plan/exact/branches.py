@@ -73,8 +73,9 @@ class SearchBranches:
         self._put("joined", np.array(numbers), joined_s, usd)
         if not self.only_common:
             least = self.shards.floors(check=check)
-            shared_s = np.array([least.get(common, np.inf) for common in self.shards.commons])
-            self._put("shared", np.arange(len(shared_s)), shared_s, np.zeros(len(shared_s)))
+            none = np.inf, np.inf
+            each = np.array([least.get(common, none) for common in self.shards.commons]).reshape(-1, 2)
+            self._put("shared", np.arange(len(each)), *each.T)
             self._sharings = np.full((len(self.shards.ways), len(self.shards.groups)), -1)
 
     def _put(self, lot: Lot, numbers: Ints, step_s: Floats, usd: Floats) -> None:
@@ -150,7 +151,8 @@ class SearchBranches:
         row, group = np.nonzero(np.isfinite(step_s) & self._has_must)
         ways = np.array(numbers)[row]
         self._sharings[ways, group] = first + np.arange(len(ways))
-        return self._shared_score(step_s[row, group], group), -1 - (ways * len(self.shards.groups) + group)
+        scores = self._shared_score(numbers, step_s)[row, group]
+        return scores, -1 - (ways * len(self.shards.groups) + group)
 
     @cached_property
     def _has_must(self) -> Bools:
@@ -169,23 +171,16 @@ class SearchBranches:
         ways, step_s = closer
         known = self._sharings[ways]
         row, group = np.nonzero(known >= 0)
-        self.bounds[known[row, group]] = self._shared_score(step_s[row, group], group)
+        self.bounds[known[row, group]] = self._shared_score(ways, step_s)[row, group]
         return True
 
-    def _shared_score(self, step_s: Floats, group: Ints) -> Floats:
-        """Return the least scores of sharings: utilisation at most 1, money at least one device a domain.
-
-        Weak, but sharings are few.
-        """
+    def _shared_score(self, ways: Sequence[int], step_s: Floats) -> Floats:
+        """Return the least scores of sharings [ways, groups]: utilisation at most 1."""
         scores = np.full(step_s.shape, np.inf)
         legal = np.isfinite(step_s)  # a weight of zero makes NaN of infinity
-        seconds = step_s[legal]
-        scores[legal] = score(self.problem.job, self.scales, seconds, 1.0, seconds * self._usd_per_s[group[legal]])
+        usd = self.shards.least_usd(ways, step_s)[legal]
+        scores[legal] = score(self.problem.job, self.scales, step_s[legal], 1.0, usd)
         return scores
-
-    @cached_property
-    def _usd_per_s(self) -> Floats:
-        return np.array([self.shards.least_usd(group) for group in range(len(self.shards.groups))])
 
     def local_steps(self, branches: Ints) -> Ints:
         """Return after how many steps the pipelines of each of some branches exchange gradients."""

@@ -12,17 +12,16 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
-from strata.fleet.fleet import Domain
-from strata.simulate.copies import shared_weights
 from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
 from strata.simulate.screening import any_split_bound_s, zero_bubble_share
 from strata.training.plan.exact.chain import Chain, chains, chunk_counts
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.copy_sums import after_s, gradients_s
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
-from strata.workload.plan import Stage, TrainingPlan
+from strata.workload.plan import TrainingPlan
 
 ALL_ORDERS: Final = 4
 """Up to so many domains every order is built; above, the one with the shortest route for its slowest link."""
@@ -81,12 +80,10 @@ class ChainSpace:
         With W = Σ(f+b), S stages, M microbatches, x the slowest link and C the round trips of the route:
         T >= W + C + (M-1) x, since the last message over a link still has the rest of its way to go; and
         T >= upstream(i) + M t_i for every stage i, so T >= W / (1 - (1 - 1/M)^S), the value when every stage's
-        bound is equal, and >= M / Σ(stages / work). With N equal layers of time t over S stages some stage holds
-        q = ceil(N/S) or more: if none holds more, the last of those comes after at least S - r - 1 others
-        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. The stage of the longest layer takes no
-        less than that one, and all others are upstream of the last layer's. Chunks and weight gradients
-        apart relax what is upstream (`_chunked_s`, `_zero_bubble_s`). Gradients between copies and updates add at
-        least their mean over stages.
+        bound is equal, and >= M / Σ(stages / work). The stage of the longest layer takes no
+        less than that one, and all others are upstream of the last layer's. Where domains are alike the least over
+        all splits is known (`any_split`). Chunks and weight gradients apart relax what is upstream (`_chunked_s`,
+        `_zero_bubble_s`). Gradients between copies and updates add at least their mean over stages (`copy_sums`).
         """
         problem, count = self.problem, len(self.problem.job.layers)
         stages = np.array([problem.stages(d, config) for d in self.domains])
@@ -120,11 +117,8 @@ class ChainSpace:
         compute = np.maximum(least_work / shrink, pace * microbatches)
         load = data_parallel * problem.message_bytes(config.microbatch_size)
         route = load * slow_sum + latency
-        even = self._even(config, inside, total_stages)
-        fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
-        step = even.q * (microbatches + total_stages - even.short - 1) * even.layer_s
-        step = step + np.where(even.short < fewest, route, 0.0)
-        compute = np.maximum(compute, np.minimum(step, even.more_s(microbatches)))
+        alike = self._alike(inside)
+        compute = np.maximum(compute, self._any_split_s(config, alike, total_stages, 1.0))
         last, longest = (
             np.where(inside == 1, layer_s[list(self.members)], np.inf).min(axis=1)
             for layer_s in (compute_cost.last_s, compute_cost.longest_s)
@@ -134,22 +128,23 @@ class ChainSpace:
         step_s = np.maximum(compute, least_work + waits)
         single = np.flatnonzero(inside.sum(axis=1) == 1)
         paced = np.maximum(pace, longest) * microbatches
+        paced = np.maximum(paced, self._any_split_s(config, alike, total_stages, 0.0))
         step_s = np.maximum(step_s, paced)
         is_fixed = (pins.virtual_stages or 1) > 1
         if is_fixed:
             step_s = np.full(len(rows), np.inf)
         if Schedule.INTERLEAVED in problem.job.schedules or is_fixed:
-            chunked = self._chunked_s(least_work[single], total_stages[single], microbatches, even, single)
+            chunked = self._chunked_s(config, least_work[single], total_stages[single], alike[single])
             chunked = np.maximum(chunked, np.maximum(least_work, paced)[single])
             step_s[single] = np.minimum(step_s[single], chunked)
         if Schedule.ZERO_BUBBLE in problem.job.schedules and not is_fixed:
             share = compute_cost.weight_share
-            apart = np.maximum(paced, self._zero_bubble_s(least_work, total_stages, microbatches, share, even))
+            apart = np.maximum(paced, self._zero_bubble_s(config, least_work, total_stages, alike, single))
             # Between neighbours that a link parts two microbatches are in flight (`screening.ordered_bound_s`).
             rounds = np.maximum(0, microbatches + 1 - total_stages) // 2 / np.maximum(1, inside.sum(axis=1) - 1)
             across = np.maximum(least_work * (1 - share) + waits, rounds * route)
             step_s = np.minimum(step_s, np.maximum(apart, across))
-        step_s = step_s + self._after_s(config, inside, compute_cost) / total_stages
+        step_s = step_s + self._after_s(config, inside, compute_cost, total_stages) / total_stages
         each = np.array([problem.stage_devices(d, config) for d in self.domains])
         devices = inside @ (stages * each) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
@@ -160,30 +155,29 @@ class ChainSpace:
         )
         return bounds
 
-    def _even(self, config: ParallelConfig, inside: Ints, stages: Ints) -> _Even:
-        """Return the like layers that so many stages of some masks share; none where their domains are unlike."""
+    def _alike(self, inside: Ints) -> Ints:
+        """Return the kind of the domains of some masks, -1 where they are unlike."""
         kinds = np.array([self.problem.kinds[d.name] for d in self.domains])
         kind = np.where(inside == 1, kinds, -1).max(axis=1)
-        is_alike = np.where(inside == 1, kinds, kind[:, None]).min(axis=1) == kind
-        equal, layer_s = np.zeros(len(stages), dtype=np.int64), np.zeros(len(stages))
-        for number in np.unique(kind[is_alike]):
-            layers = self.problem.layers(self.domains[int(np.argmax(kinds == number))], config)
-            if layers is not None:
-                rows = is_alike & (kind == number)
-                equal[rows], layer_s[rows] = equal_layers(np.diff(layers.work))
-        q = -(-equal // stages)
-        return _Even(q, q * stages - equal, layer_s)
+        return np.where(np.where(inside == 1, kinds, kind[:, None]).min(axis=1) == kind, kind, -1)
 
-    def _chunked_s(self, work_s: Floats, stages: Ints, microbatches: int, even: _Even, rows: Ints) -> Floats:
-        """Return the bound of interleaved pipelines (`rows` of `even`); inf where no chunks may be."""
-        chunks = self._most_chunks[stages]
+    def _any_split_s(self, config: ParallelConfig, alike: Ints, stages: Ints, upstream: float) -> Floats:
+        """Return `any_split.least_s` of some masks, 0 where their domains are unlike."""
+        least: Floats = np.zeros(len(stages))
+        for kind in np.unique(alike[alike >= 0]).tolist():
+            least[alike == kind] = self.problem.any_split_s(kind, config, upstream)[stages[alike == kind]]
+        return least
+
+    def _chunked_s(self, config: ParallelConfig, work_s: Floats, stages: Ints, alike: Ints) -> Floats:
+        """Return the bound of interleaved pipelines in one domain each; inf where no chunks may be."""
+        chunks, microbatches = self._most_chunks[stages], self.problem.microbatches(config)
         possible = (chunks > 1) & (stages > 1) & (microbatches % stages == 0)
-        pieces = np.maximum(chunks, 1)
-        bound = any_split_bound_s(work_s, stages, microbatches, pieces=pieces)
-        before = (stages - 1 - even.short[rows]) / pieces
-        step = even.q[rows] * (microbatches + before) * even.layer_s[rows]
-        bound = np.maximum(bound, np.minimum(step, even.more_s(microbatches)[rows]))
-        return np.where(possible, bound, np.inf)
+        bound: Floats = np.full(len(stages), np.inf)
+        for most in np.unique(chunks[possible]).tolist():
+            rows = possible & (chunks == most)
+            any_split_s = any_split_bound_s(work_s[rows], stages[rows], microbatches, pieces=most)
+            bound[rows] = np.maximum(any_split_s, self._any_split_s(config, alike[rows], stages[rows], 1 / most))
+        return bound
 
     @cached_property
     def _most_chunks(self) -> Ints:
@@ -191,17 +185,17 @@ class ChainSpace:
         job = self.problem.job
         return np.array([max(chunk_counts(job, max(1, s)), default=0) for s in range(len(job.layers) + 1)])
 
-    def _zero_bubble_s(self, work_s: Floats, stages: Ints, microbatches: int, share: float, even: _Even) -> Floats:
-        """Return the bound of pipelines whose weight gradients, at most such a share of the work, are apart."""
+    def _zero_bubble_s(
+        self, config: ParallelConfig, work_s: Floats, stages: Ints, alike: Ints, single: Ints
+    ) -> Floats:
+        """Return the bound of pipelines whose weight gradients are apart, closer for `single` rows: one domain."""
+        share, microbatches = self.problem.compute_cost(config).weight_share, self.problem.microbatches(config)
         least, at = np.unique(stages, return_inverse=True)
         bound = work_s * np.array([zero_bubble_share(int(s), microbatches, share) for s in least])[at]
-        # The last of the fullest stages may be any from here to the end: linear in its place, least at an end.
-        step: Floats = np.full(len(stages), np.inf)
-        for place in (stages - 1 - even.short, stages - 1):
-            before = place * even.q - even.short + stages - 1 - place
-            late = share * np.minimum(place + 1, microbatches)
-            step = np.minimum(step, (1 - share) * before + even.q * (microbatches - late))
-        return np.asarray(np.maximum(bound, np.minimum(step * even.layer_s, even.more_s(microbatches))))
+        for row in single.tolist():
+            closer_s = self.problem.zero_bubble_s(int(alike[row]), config, int(stages[row]))
+            bound[row] = max(bound[row], closer_s)
+        return np.asarray(bound)
 
     def _usd(self, devices: Ints, inside: Ints) -> Floats:
         """Return the USD an hour of so many devices a domain for each row, 0 where a price is not known."""
@@ -209,29 +203,26 @@ class ChainSpace:
         unknown = inside @ np.array([price is None for price in prices])
         return np.where(unknown, 0.0, inside @ (devices * np.array([price or 0.0 for price in prices])))
 
-    def _after_s(self, config: ParallelConfig, inside: Ints, compute_cost: ComputeCost) -> Floats:
-        """Return what follows the microbatches in some masks [N], all stages together: sums and updates.
+    def _after_s(self, config: ParallelConfig, inside: Ints, compute_cost: ComputeCost, stages: Ints) -> Floats:
+        """Return what follows the microbatches in some masks [N] of so many stages, all of them together.
 
         A copy takes the same devices of a domain in every subset that has it.
         """
-        job, copies = self.problem.job, config.data_parallel * config.context_parallel
-        members = list(self.members)
-        # Experts that are spread are updated in parts, too.
-        shards = copies if max(job.zero_stages) or config.expert_parallel > 1 else 1
-        after_s = np.where(inside == 1, compute_cost.update_s[members], np.inf).min(axis=1) / shards
-        if copies == 1 or max(job.zero_stages) >= 2:  # hidden behind the work of every microbatch
-            return np.asarray(after_s)
-        sums_s = np.zeros(len(self.domains))
-        for place in np.flatnonzero(inside.any(axis=0)):
-            sums_s[place] = gradients_s(self.problem, self.domains[place], config)
-        # Under ZeRO-1 half of it hides behind the forward, half behind the backward.
+        copies, members = config.data_parallel * config.context_parallel, list(self.members)
+        sums_s = np.zeros((4, len(self.domains)))
+        if copies > 1 and max(self.problem.job.zero_stages) < 2:
+            for place in np.flatnonzero(inside.any(axis=0)):
+                sums_s[:, place] = gradients_s(self.problem, self.domains[place], config)
         longest = self.problem.compute_cost(self.problem.longest_backwards(config))
-        forward, backward = (way[members] for way in longest.ways_s)
-        both = max(job.zero_stages) > 0
-        own_s = np.where(inside == 1, backward + both * forward, 0.0).max(axis=1)
-        most_s = longest.backward_s + both * longest.forward_s  # of layers in unlike domains
-        hidden_s = np.where(inside.sum(axis=1) == 1, own_s, most_s)
-        return np.asarray(after_s + np.maximum(0.0, np.where(inside == 1, sums_s, np.inf).min(axis=1) - hidden_s))
+        is_alone, ways_s = inside.sum(axis=1) == 1, []
+        for way_s, most_s in zip(longest.ways_s, (longest.forward_s, longest.backward_s), strict=True):
+            # Layers may be in unlike domains.
+            ways_s.append(np.where(is_alone, np.where(inside == 1, way_s[members], 0.0).max(axis=1), most_s))
+        return after_s(
+            self.problem.job, np.where(inside == 1, sums_s[:, None], np.inf).min(axis=2), stages=stages,
+            shards=copies, ways_s=(ways_s[0], ways_s[1]), is_apart=config.expert_parallel > 1,
+            update_s=np.where(inside == 1, compute_cost.update_s[members], np.inf).min(axis=1),
+        )  # fmt: skip
 
     def may_fit(self, config: ParallelConfig, stages: Ints) -> Bools:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
@@ -312,8 +303,9 @@ class ChainSpace:
         refusal: Reason | None = None
         is_outbid = False
         inside = self.inside[np.searchsorted(self.masks, mask)][None, :]
-        after_s = float(self._after_s(config, inside, self.problem.compute_cost(config))[0])
-        after_s /= max(1, sum(self.problem.stages(self.problem.fleet.domains[i], config) for i in picked))
+        stages = max(1, sum(self.problem.stages(self.problem.fleet.domains[i], config) for i in picked))
+        compute_cost = self.problem.compute_cost(config)
+        after_s = float(self._after_s(config, inside, compute_cost, np.array([stages]))[0]) / stages
         for order in self.orders(config, picked):
             for chain in chains(self.problem, config, order, limit_s=limit_s - after_s):
                 if isinstance(chain, Reason):
@@ -381,52 +373,6 @@ class ChainSpace:
             period_s=work / stages, microbatches=self.problem.microbatches(config),
         )  # fmt: skip
         return order
-
-
-@dataclass(frozen=True, slots=True)
-class _Even:
-    """Like layers of `layer_s` over stages: some have `q` or more, and `short` would be missing if all had q.
-
-    Arrays [masks]; a mask without like layers has some of no time.
-    """
-
-    q: Ints
-    short: Ints
-    layer_s: Floats
-
-    def more_s(self, microbatches: int) -> Floats:
-        """Return what a stage of more layers takes at least."""
-        return np.asarray((self.q + 1) * microbatches * self.layer_s)
-
-
-def gradients_s(problem: Problem, domain: Domain, config: ParallelConfig) -> float:
-    """Return what a sum of all gradients between copies takes at least in a domain, latency left out."""
-    copy_devices = problem.stage_devices(domain, config) * problem.stages(domain, config)
-    key = domain.name, copy_devices, config.tensor_parallel, config.copies
-    if key not in problem.gradient_sums:
-        problem.gradient_sums[key] = _gradient_sum_s(problem, domain, config, copy_devices)
-    return problem.gradient_sums[key]
-
-
-def _gradient_sum_s(problem: Problem, domain: Domain, config: ParallelConfig, copy_devices: int) -> float:
-    stage = Stage(domain.name, 0, len(problem.job.layers), config.tensor_parallel, 0, config.context_parallel)
-    total = 0.0
-    for part in shared_weights(
-        problem.job, domain, stage, replicas=config.data_parallel, copy_devices=copy_devices,
-        expert_parallel=config.expert_parallel,
-    ):  # fmt: skip
-        if part.members > 1:
-            bandwidth, _ = part.wire(domain)
-            total += 2 * (part.members - 1) / part.members * float(part.size_bytes.sum()) / bandwidth
-    return total
-
-
-def equal_layers(layer_s: Floats) -> tuple[int, float]:
-    """Return the largest group of layers that take the same time: how many, and how long each at least."""
-    scale = max(float(layer_s.max()), 1e-300)
-    values, group, counts = np.unique((layer_s / scale).round(9), return_inverse=True, return_counts=True)
-    pick = int(np.argmax(values * counts))
-    return int(counts[pick]), float(layer_s[group == pick].min())
 
 
 def _connected(costs: PairCosts, order: tuple[int, ...]) -> bool:

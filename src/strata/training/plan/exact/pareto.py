@@ -107,10 +107,11 @@ def _branches(
         picked = np.flatnonzero(np.isfinite(bound.step_s))
         bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
         branches += [(number, int(chains.masks[index])) for index in picked]
-    for (way, group), step_s in np.ndenumerate(shards.bounds(split=True)):
-        if np.isfinite(step_s):
-            bounds.append(np.array([[step_s, -1.0, step_s * shards.least_usd(group)]]))
-            branches.append(shards.sharing(way, group))
+    shared_s = shards.bounds(split=True)
+    shared_usd = shards.least_usd(range(len(shared_s)), shared_s)
+    for way, group in np.argwhere(np.isfinite(shared_s)).tolist():
+        bounds.append(np.array([[shared_s[way, group], -1.0, shared_usd[way, group]]]))
+        branches.append(shards.sharing(way, group))
     return np.concatenate([np.empty((0, 3)), *bounds]), branches
 
 

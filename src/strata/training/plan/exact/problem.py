@@ -12,6 +12,7 @@ from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
+from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
 from strata.simulate.compute import LayerSums
 from strata.simulate.least_recomputed import LeastRecomputed
 from strata.simulate.memory import LayerRuns, StageShape
@@ -104,8 +105,8 @@ class Problem:
         return {}
 
     @cached_property
-    def gradient_sums(self) -> dict[object, float]:
-        """What sums between copies take at least, by what it depends on (`ChainSpace.bounds`)."""
+    def gradient_sums(self) -> dict[object, Floats]:
+        """What sums between copies take at least, by what it depends on (`copy_sums`)."""
         return {}
 
     @cached_property
@@ -175,6 +176,37 @@ class Problem:
     def of_each_kind(self) -> tuple[Domain, ...]:
         """The first domain of each of `kinds`."""
         return tuple(self.fleet.domains[first] for first in self._kinds_first[0])
+
+    def of_kind(self, kind: int) -> Domain:
+        """Return the first domain of one of `kinds`."""
+        return next(domain for domain in self.of_each_kind if self.kinds[domain.name] == kind)
+
+    def any_split_s(self, kind: int, config: ParallelConfig, upstream: float) -> Floats:
+        """Return `any_split.least_s` by stages [L + 1] in domains of a kind, 0 where their speed is not known."""
+        key = kind, config.work, self.microbatches(config), upstream
+        if key not in self._any_splits:
+            layers = self.layers(self.of_kind(kind), config)
+            none = np.zeros(len(self.job.layers) + 1)
+            self._any_splits[key] = none if layers is None else least_s(runs_s(layers.work), key[2], upstream)
+        return self._any_splits[key]
+
+    def zero_bubble_s(self, kind: int, config: ParallelConfig, stages: int) -> float:
+        """Return `any_split.least_zero_bubble_s` of so many stages in a domain of a kind whose speed is known."""
+        key = kind, config.work, self.microbatches(config), stages
+        if key not in self._zero_bubbles:
+            layers = self.layers(self.of_kind(kind), config)
+            assert layers is not None, "domains of unknown speed are excluded before"
+            share = self.compute_cost(config).weight_share
+            self._zero_bubbles[key] = least_zero_bubble_s(runs_s(layers.work), key[2], share, stages)
+        return self._zero_bubbles[key]
+
+    @cached_property
+    def _zero_bubbles(self) -> dict[object, float]:
+        return {}
+
+    @cached_property
+    def _any_splits(self) -> dict[object, Floats]:
+        return {}
 
     @cached_property
     def _compute_costs(self) -> dict[object, ComputeCost]:

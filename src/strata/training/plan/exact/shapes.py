@@ -16,8 +16,8 @@ from strata.clock import Check, unlimited
 from strata.fleet.fleet import Domain
 from strata.simulate.copies import shared_weights
 from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
-from strata.training.plan.exact.chain_space import equal_layers, gradients_s
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
+from strata.training.plan.exact.copy_sums import after_s, gradients_s
 from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Recompute
 from strata.workload.plan import Stage
@@ -32,8 +32,8 @@ class ShapeBounds:
 
     With W the work of a microbatch over S stages, M microbatches take at least W + (M - 1) × the longest
     operation, and at least W / (1 - (1 - 1/M)^S) >= W / S (M + (S - 1) / 2). Where all stages have like devices
-    and share N layers of time t, some stage holds q = ceil(N/S) or more (`ChainSpace.bounds`): at least
-    q t (M + S - r - 1) with r = qS - N, or (q + 1) t M.
+    and share N layers of time t, some stage holds q = ceil(N/S) or more. If none holds more, the last of those
+    comes after at least S - r - 1 others, r = qS - N: at least q t (M + S - r - 1), else (q + 1) t M.
     """
 
     work_s: Floats
@@ -142,23 +142,32 @@ class Shapes:
         shapes, rows = self._fitting(unit, common)
         return [shapes.config(row, common) for row in rows.tolist()]
 
-    def rates(self, members: Sequence[int], *, check: Check = unlimited) -> dict[CommonConfig, Floats]:
-        """Return the samples a second that each of some domains does at most, by what pipelines have in common."""
+    def rates(
+        self, members: Sequence[int], *, check: Check = unlimited
+    ) -> dict[CommonConfig, tuple[Floats, Floats]]:
+        """Return by what pipelines have in common the samples a second that each of some domains does at most, and
+        what a sample costs there at least [USD]."""
         problem = self.problem
         domains = [problem.fleet.domains[i] for i in members]
-        rates: dict[CommonConfig, Floats] = {}
-        slots: dict[tuple[int, int], Floats] = {}
+        usd_per_s = np.array([(domain.price_usd_per_device_hour or 0.0) / 3600 for domain in domains])
+        rates: dict[CommonConfig, tuple[Floats, Floats]] = {}
+        slots: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         for shapes in self._configs.values():
             ways = {(c.tensor_parallel, c.context_parallel): c for c in shapes}
             for size in problem.microbatch_sizes:
                 check()
-                best = np.zeros(len(domains))
+                best, least_usd = np.zeros(len(domains)), np.full(len(domains), np.inf)
                 for way, shape in ways.items():
                     if way not in slots:
-                        slots[way] = np.array([problem.slots(domain, *way) for domain in domains], dtype=float)
+                        room = np.array([problem.slots(domain, *way) for domain in domains], dtype=float)
+                        slots[way] = room, usd_per_s * [problem.stage_devices(domain, shape) for domain in domains]
                     config = replace(shape, microbatch_size=size)
-                    best = np.maximum(best, slots[way] / problem.compute_cost(config).work_s[list(members)])
-                rates[config.common] = best * size
+                    work_s = problem.compute_cost(config).work_s[list(members)]
+                    best = np.maximum(best, slots[way][0] / work_s)
+                    # Where the speed is not known no work is done, whatever it costs.
+                    usd = np.multiply(slots[way][1], work_s, where=np.isfinite(work_s), out=work_s.copy())
+                    least_usd = np.minimum(least_usd, usd)
+                rates[config.common] = best * size, least_usd / size
         return rates
 
     def _alike(self, unit: Unit, common: CommonConfig, shapes: _Whole, rows: Ints) -> ShapeBounds:
@@ -179,17 +188,16 @@ class Shapes:
         )  # fmt: skip
 
     def _after_s(self, unit: Unit, shapes: _Whole, rows: Ints, each_s: tuple[Floats, Floats, Floats]) -> Floats:
-        """Return what follows the microbatches at least, all stages together (`ChainSpace.bounds`)."""
-        job, (forward_s, backward_s, update_s) = self.problem.job, each_s
-        copies, zero = shapes.copies[rows], max(job.zero_stages)
-        if not zero and not self.problem.splitting.is_any:
-            copies = np.ones_like(copies)
-        after_s = update_s / copies
-        if zero >= 2:  # sums are hidden behind the work of every microbatch
-            return np.asarray(after_s)
-        domains = [self.problem.fleet.domains[i] for i in unit]
-        sums_s = [min(gradients_s(self.problem, d, shapes.configs[row]) for d in domains) for row in rows.tolist()]
-        return np.asarray(after_s + np.maximum(0.0, sums_s - backward_s - (forward_s if zero else 0.0)))
+        """Return what follows the microbatches at least, all stages together (`copy_sums.after_s`)."""
+        domains, sums_s = [self.problem.fleet.domains[i] for i in unit], np.zeros((4, len(rows)))
+        if max(self.problem.job.zero_stages) < 2:
+            for at, row in enumerate(rows.tolist()):
+                each = [gradients_s(self.problem, domain, shapes.configs[row]) for domain in domains]
+                sums_s[:, at] = np.min(each, axis=0)
+        return after_s(
+            self.problem.job, sums_s, stages=shapes.total[rows], shards=shapes.copies[rows],
+            ways_s=(each_s[0], each_s[1]), update_s=each_s[2], is_apart=self.problem.splitting.is_any,
+        )  # fmt: skip
 
     def _unlike(
         self, unit: Unit, config: ParallelConfig, stages: Ints
@@ -363,3 +371,11 @@ class Shapes:
         whole = len(self.problem.job.layers)
         uneven = -(-whole // total) * total / whole
         return uneven / sum(throughput) / config.data_parallel
+
+
+def equal_layers(layer_s: Floats) -> tuple[int, float]:
+    """Return the largest group of layers that take the same time: how many, and how long each at least."""
+    scale = max(float(layer_s.max()), 1e-300)
+    values, group, counts = np.unique((layer_s / scale).round(9), return_inverse=True, return_counts=True)
+    pick = int(np.argmax(values * counts))
+    return int(counts[pick]), float(layer_s[group == pick].min())

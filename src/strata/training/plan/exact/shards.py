@@ -7,6 +7,7 @@ region, data parallel across regions). The batch is shared so that all units fin
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -64,6 +65,7 @@ class ShardSpace:
         # Copies that are fixed add up from shapes of any speed.
         self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
         self._sums: dict[float, Floats] = {}
+        self._known_rates: dict[CommonConfig, tuple[Floats, Floats]] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -189,8 +191,9 @@ class ShardSpace:
             rows[ways] = self._bounds(common, check)
         return rows
 
-    def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, float]:
-        """Return for each common setting what no sharing in it can beat: looser than `bounds`, and cheap.
+    def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, tuple[float, float]]:
+        """Return for each common setting the time and the money that no sharing in it can beat: looser than
+        `bounds` and `least_usd`, and cheap.
 
         n domains work at the rates of the n fastest at best, and D units are joined by the links of the D that are
         best joined. What hides of their sum is part of the work: T >= R eta + max(0, sum - R) / local steps, where
@@ -198,20 +201,29 @@ class ShardSpace:
         """
         if not self.groups:
             return {}
-        job, rates = self.problem.job, self._units.shapes.rates(self.members, check=check)
+        job, rates = self.problem.job, self._rates(check)
         sums_s = self._least_sum_s(max(job.gradient_compression))
         if len(self.units) > len(self.members):
             sums_s = np.minimum.accumulate(sums_s)  # a unit may have several domains
         sums_s, floors = sums_s[: len(self.members) - 1], {}
-        for common, rate in rates.items():
+        sum_usd = float(self._sum_usd.min()) / max(job.gradient_compression)
+        for common, (rate, sample_usd) in rates.items():
             together = np.cumsum(np.sort(rate)[::-1])[1:]
             is_able = together > 0
             work_s, sum_s = job.global_batch / together[is_able], sums_s[is_able]
-            floors[common] = min(
+            every = job.local_steps if common.holds_outer else (1,)
+            least_s = min(
                 float((work_s * eta(steps) + np.maximum(0.0, sum_s - work_s) / steps).min(initial=np.inf))
-                for steps in (job.local_steps if common.holds_outer else (1,))
+                for steps in every
             )
+            batch_usd = job.global_batch * float(sample_usd.min()) if self._is_priced else 0.0
+            floors[common] = least_s, batch_usd + sum_usd / max(every)
         return floors
+
+    def _rates(self, check: Check = unlimited) -> dict[CommonConfig, tuple[Floats, Floats]]:
+        if not self._known_rates:
+            self._known_rates = self._units.shapes.rates(self.members, check=check)
+        return self._known_rates
 
     def _least_sum_s(self, factor: float) -> Floats:
         """Return what a sum of gradients between D = 2.. units takes at least."""
@@ -336,7 +348,7 @@ class ShardSpace:
         """
         sum_s = self._least_sum_s(max(self.problem.job.gradient_compression))
         commons = self.floors(check=check).items()
-        left = [(floor_s, number, common, False) for number, (common, floor_s) in enumerate(commons)]
+        left = [(floor_s, number, common, False) for number, (common, (floor_s, _)) in enumerate(commons)]
         heapq.heapify(left)
         while left:
             least_s, number, common, is_close = left[0]
@@ -368,11 +380,57 @@ class ShardSpace:
         """Return the sharing of one entry of `bounds`."""
         return DataParallelPlan(self.groups[group], self.ways[way])
 
-    def least_usd(self, group: int) -> float:
-        """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
-        domains = self.problem.fleet.domains
-        prices = [domains[i].price_usd_per_device_hour for unit in self.groups[group] for i in unit]
-        return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
+    def least_usd(self, ways: Sequence[int], step_s: Floats) -> Floats:
+        """Return what sharings that take so long [ways, groups] cost at least [USD]: devices and gradient sums.
+
+        One device in every domain for the time of a step, or the work of the batch where it costs least.
+        """
+        least = np.empty(step_s.shape)
+        with np.errstate(invalid="ignore"):  # of none that is possible the time is inf, and the money NaN
+            for row, (common, factor, steps) in enumerate(self.ways[number] for number in ways):
+                devices_usd = np.maximum(self._work_usd(common), self._usd_per_s * step_s[row])
+                least[row] = devices_usd + self._sum_usd / (factor * steps)
+        return least
+
+    def _work_usd(self, common: CommonConfig) -> Floats:
+        """Return what the batch costs at least in the domains of each group [groups], 0 without prices."""
+        if not self._is_priced:
+            return np.zeros(len(self.groups))
+        sample_usd = np.full(len(self.problem.fleet.domains), np.inf)
+        sample_usd[list(self.members)] = self._rates()[common][1]
+        return np.asarray(self.problem.job.global_batch * np.where(self._domains, sample_usd, np.inf).min(axis=1))
+
+    @property
+    def _is_priced(self) -> bool:
+        return all(self.problem.fleet.domains[i].price_usd_per_device_hour is not None for i in self.members)
+
+    @cached_property
+    def _domains(self) -> Bools:
+        """Which domains of the fleet each group has [groups, domains]."""
+        domains = np.zeros((len(self.groups), len(self.problem.fleet.domains)), dtype=bool)
+        for row, group in enumerate(self.groups):
+            domains[row, [i for unit in group for i in unit]] = True
+        return domains
+
+    @cached_property
+    def _usd_per_s(self) -> Floats:
+        """What one device in every domain of each group costs [groups]."""
+        prices = [domain.price_usd_per_device_hour or 0.0 for domain in self.problem.fleet.domains]
+        return np.asarray(self._domains @ np.array(prices) / 3600 * self._is_priced)
+
+    @cached_property
+    def _sum_usd(self) -> Floats:
+        """What a whole gradient sum between the units of each group costs at least [groups].
+
+        By every algorithm of `simulate.collective` D units send 2 (D - 1) times what is summed, between the first
+        domains of their pipelines.
+        """
+        least = np.zeros(len(self.groups))
+        price = np.where(self._bandwidth > 0, self.problem.fleet.price_usd_per_byte(), np.inf)
+        for row, group in enumerate(self.groups):
+            first = [unit[0] for unit in group]
+            least[row] = 2 * (len(group) - 1) * price[np.ix_(first, first)].min()
+        return least * self._gradient_bytes * (1 - 1e-12)
 
     def build(self, sharing: DataParallelPlan, *, all_shapes: bool = True) -> TrainingPlan | None:
         """Return the plan whose units finish together, or None where one cannot hold the model or be reached.

@@ -168,7 +168,7 @@ def bound(
     if is_close:
         shared_s = shards.free_bound_s(enough_s=enough_s, check=check)
     else:
-        shared_s = min(shards.floors(check=check).values(), default=np.inf)
+        shared_s = min((floor_s for floor_s, _ in shards.floors(check=check).values()), default=np.inf)
     step_s = min(float(chains_s), shared_s)
     if not np.isfinite(step_s):
         return alone if is_known else np.inf
