@@ -81,7 +81,7 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
         kind: [
             ("export", "PLAN", "--to", target, "--out", "out")
             for target, (launched, _) in _TARGETS.items()
-            if launched == kind
+            if kind in launched
         ]
         for kind in ("TrainingPlan", "ServingPlan")
     },

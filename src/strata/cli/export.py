@@ -40,8 +40,9 @@ class _Exported:
     "target",
     type=choice("torchrun", "megatron", "kubernetes", "kueue", "chakra", "vllm", "sglang"),
     required=True,
-    help="What will launch it; torchrun: with a small stand-in model to train; kubernetes: Jobs whose nodes and "
-    "devices strata's controller chooses; chakra: traces for ASTRA-sim; vllm and sglang: serving plans.",
+    help="What will launch it; torchrun: with a small stand-in model to train; kubernetes: objects "
+    "whose nodes and devices strata's controller chooses, of serving plans, too; chakra: traces for ASTRA-sim; "
+    "vllm and sglang: serving plans.",
 )
 @click.option("--out", type=PATH, default=Path("out/export"), help="Folder to fill.")
 @click.option(
@@ -59,11 +60,12 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
     strata export plan.json --to kueue --out launch/
     strata export plan.json --to chakra --aggregate min
     strata export serving-plan.json --to vllm
+    strata export serving-plan.json --to kubernetes
     """
     if aggregate and target != "chakra":
         raise UsageError("--aggregate is for --to chakra", hint="leave it out: a launch has every link")
-    kind, render = _TARGETS[target]
-    saved = read_plan_of(kind, plan, purpose=f"--to {target} launches", hint=_OTHER_TARGET[kind])
+    kinds, render = _TARGETS[target]
+    saved = read_plan_of(kinds, plan, purpose=f"--to {target} launches", hint=_OTHER_TARGET[kinds[0]])
     exported = render(saved, target, out, aggregate)
     for name, content in exported.files.items():
         write_bytes(out / name, content)
@@ -103,7 +105,11 @@ def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -
     return _Exported(_encoded(launch.files), counts, launch.notes, last, stale="launch-*.sh")
 
 
-def _kubernetes(saved: SavedPlan, _target: str, out: Path, _aggregate: str | None) -> _Exported:
+def _kubernetes(saved: SavedPlan | ServingPlan, _target: str, out: Path, _aggregate: str | None) -> _Exported:
+    from strata.serving.planning.planfile import ServingPlan
+
+    if isinstance(saved, ServingPlan):
+        return _serve_kubernetes(saved, out)
     from strata.control.manifests import manifests
     from strata.fleet.schema import load_drivers
     from strata.training.plan.planfile import reload_inputs
@@ -124,16 +130,31 @@ def _serve(saved: ServingPlan, target: str, out: Path, _aggregate: str | None) -
     from strata.serving.export import sglang, vllm
 
     engine = (vllm if target == "vllm" else sglang).render(saved)
-    counts = {
-        "num_pipelines": len(saved.pipelines),
-        "num_nodes": sum(len(pipeline.stages) for pipeline in saved.pipelines),
-    }
+    counts = _pipelines(saved)
     last = (
         "{num_pipelines} pipelines on {num_nodes} nodes\n".format(**counts)
         + f"next: run each script on its node, then {out / 'gateway.sh'}, which puts\n"
         "      strata serve gateway --backend URL ... before all pipelines"
     )
     return _Exported(_encoded(engine.files), counts, engine.notes, last, stale="pipeline-*.sh")
+
+
+def _serve_kubernetes(saved: ServingPlan, out: Path) -> _Exported:
+    from strata.control.serving_manifests import serving_manifests
+    from strata.fleet.schema import load_drivers
+
+    made = serving_manifests(saved, drivers=load_drivers(saved.inputs["fleet"]))
+    counts = _pipelines(saved)
+    last = (
+        "{num_pipelines} pipelines on {num_nodes} nodes\n".format(**counts)
+        + f"next: kubectl apply --server-side -f {out}; requests go to the Service of the gateway"
+    )
+    return _Exported(_encoded(made.files), counts, made.notes, last, stale="*.yaml")
+
+
+def _pipelines(saved: ServingPlan) -> dict[str, int]:
+    num_nodes = sum(len(pipeline.stages) for pipeline in saved.pipelines)
+    return {"num_pipelines": len(saved.pipelines), "num_nodes": num_nodes}
 
 
 def _chakra(saved: SavedPlan, _target: str, _out: Path, aggregate: str | None) -> _Exported:
@@ -150,14 +171,14 @@ def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
-_TARGETS: Final[Mapping[str, tuple[str, Callable[..., _Exported]]]] = {
-    "torchrun": ("TrainingPlan", _launch),
-    "megatron": ("TrainingPlan", _launch),
-    "kubernetes": ("TrainingPlan", _kubernetes),
-    "kueue": ("TrainingPlan", _launch),
-    "chakra": ("TrainingPlan", _chakra),
-    "vllm": ("ServingPlan", _serve),
-    "sglang": ("ServingPlan", _serve),
+_TARGETS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., _Exported]]]] = {
+    "torchrun": (("TrainingPlan",), _launch),
+    "megatron": (("TrainingPlan",), _launch),
+    "kubernetes": (("TrainingPlan", "ServingPlan"), _kubernetes),
+    "kueue": (("TrainingPlan",), _launch),
+    "chakra": (("TrainingPlan",), _chakra),
+    "vllm": (("ServingPlan",), _serve),
+    "sglang": (("ServingPlan",), _serve),
 }
 """What each target launches, and what renders its files."""
 _OTHER_TARGET: Final = {"TrainingPlan": "--to vllm", "ServingPlan": "--to torchrun"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,18 +39,22 @@ def remember(kind: str, data: dict[str, Any]) -> None:
         click.echo(f"note: the answer was not kept in the history: {error}", err=True)
 
 
-def read_plan_of(kind: str, path: Path, *, purpose: str, hint: str) -> Any:
-    """Read a training or serving plan. Raises UsageError where it is the other kind, BadFile where it is none."""
+def read_plan_of(kinds: Sequence[str], path: Path, *, purpose: str, hint: str) -> Any:
+    """Read a plan of one of some kinds. Raises UsageError where it is of another, BadFile where it is none."""
     from strata.files import read_document
     from strata.serving.planning.planfile import read_serving_plan
     from strata.training.plan.planfile import read_plan
 
+    words = {"ServingPlan": "serving", "TrainingPlan": "training"}
+    readers: dict[str, Callable[[Path], Any]] = {"ServingPlan": read_serving_plan, "TrainingPlan": read_plan}
+    first = kinds[0]
     try:
-        return read_serving_plan(path) if kind == "ServingPlan" else read_plan(path)
+        return readers[first](path)
     except BadFile:
         data = read_document(path).data
-        words = {"ServingPlan": "serving", "TrainingPlan": "training"}
-        other = words.get(str(data.get("kind"))) if isinstance(data, dict) else None
-        if other is None or other == words[kind]:
+        other = str(data.get("kind")) if isinstance(data, dict) else first
+        if other not in words or other == first:
             raise
-        raise UsageError(f"{path}: a {other} plan, and {purpose} {words[kind]} plans", hint=hint) from None
+        if other in kinds:
+            return readers[other](path)
+        raise UsageError(f"{path}: a {words[other]} plan, and {purpose} {words[first]} plans", hint=hint) from None

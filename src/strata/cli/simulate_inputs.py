@@ -41,7 +41,7 @@ def load(paths: tuple[Path, ...]) -> list[LoadedPlan]:
     loaded: list[LoadedPlan] = []
     for path in paths:
         saved: SavedPlan = read_plan_of(
-            "TrainingPlan", path, purpose="this command simulates", hint="strata serve simulate FLEET JOB"
+            ("TrainingPlan",), path, purpose="this command simulates", hint="strata serve simulate FLEET JOB"
         )
         inputs = reload_inputs(saved.file)
         source = saved.inputs["fleet"]

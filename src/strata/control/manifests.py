@@ -1,12 +1,15 @@
-"""A training plan as manifests: what the Kubernetes driver would make of it, a file a domain."""
+"""A training plan as manifests: what the Kubernetes driver would make of it, a file a domain.
+
+What a plan to serve shares with it: where a domain's pods go, and how objects are written.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -46,7 +49,7 @@ _STRING: Final = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a domain's part goes. name: of its objects."""
 
     domain: str
@@ -68,7 +71,9 @@ def manifests(
     controller. Raises UsageError for what has no rank map, or none that a ConfigMap holds."""
     layout = RankLayout.of(saved)
     (job,) = slugs([saved.job.name[:20]])
-    places = _places(saved, job, drivers)
+    places = places_of(
+        {each.name: each.accelerator for each in saved.domains}, saved.plan.domains, job=job, drivers=drivers
+    )
     beside = {} if run else _stand_in(layout)
     run = run or STAND_IN
     keeps = run.resume and all(place.entry.claim for place in places)
@@ -103,20 +108,21 @@ def manifests(
             problem = f"{place.domain}: the rank map and what it runs ({size} bytes) do not fit a ConfigMap"
             raise UsageError(problem, hint="strata export --to torchrun, and the folder in the image")
         objects = ((CONFIG_MAP, record), (SERVICE, part.service), (JOB, part.job))
-        documents = [_whole(kind, obj, place.entry.namespace) for kind, obj in objects]
         head = comment(_head(place, notes, needs_image=place.entry.image == IMAGE and not beside))
-        files[f"{place.slug}.yaml"] = head + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=110)
+        files[f"{place.slug}.yaml"] = head + documents(objects, place.entry.namespace)
     return LaunchFiles(files, ranks, tuple(notes))
 
 
-def _places(saved: SavedPlan, job: str, drivers: Mapping[str, DriverEntry]) -> list[_Place]:
-    cards = {domain.name: domain.accelerator for domain in saved.domains}
+def places_of(
+    cards: Mapping[str, str], domains: Sequence[str], *, job: str, drivers: Mapping[str, DriverEntry]
+) -> list[Place]:
+    """Return where the parts of a job go in the clusters of its domains. cards: of each domain."""
     places = []
-    for domain, slug in zip(saved.plan.domains, slugs(saved.plan.domains), strict=True):
+    for domain, slug in zip(domains, slugs(domains), strict=True):
         entry = drivers.get(domain)
         if not isinstance(entry, KubeEntry):
             entry = KubeEntry(kind="kubernetes", image=IMAGE, managed=True)
-        places.append(_Place(domain, slug, f"{job}-{slug}", entry))
+        places.append(Place(domain, slug, f"{job}-{slug}", entry))
     same = Counter((place.cluster, cards[place.domain]) for place in places)
     # The card leads to the domain, but where two domains of a cluster have the same.
     return [
@@ -132,12 +138,17 @@ def _stand_in(layout: RankLayout) -> dict[str, str]:
     return {name: text for name, text in files.items() if name.endswith(".py")}
 
 
-def _whole(kind: ObjectKind, obj: Object, namespace: str | None) -> dict[str, Any]:
-    about = {**obj["metadata"], **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": kind.api_version, "kind": kind.kind, **obj, "metadata": about}
+def documents(objects: Iterable[tuple[ObjectKind, Object]], namespace: str | None) -> str:
+    """Return objects as one file, in a namespace where it is given."""
+    own = {"namespace": namespace} if namespace else {}
+    whole = (
+        {"apiVersion": kind.api_version, "kind": kind.kind, **obj, "metadata": {**obj["metadata"], **own}}
+        for kind, obj in objects
+    )
+    return yaml.dump_all(whole, Dumper=_Dumper, sort_keys=False, width=110)
 
 
-def _head(place: _Place, notes: list[str], *, needs_image: bool) -> Iterator[str]:
+def _head(place: Place, notes: list[str], *, needs_image: bool) -> Iterator[str]:
     context = f" --context {place.entry.context}" if place.entry.context else ""
     yield f"Written by strata export: the part of {place.domain}, as the scheduler's driver would make it."
     yield f"  kubectl{context} apply --server-side -f {place.slug}.yaml"

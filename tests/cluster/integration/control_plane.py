@@ -27,6 +27,7 @@ CONTROLLERS = (
     "job-controller",
     "replicaset-controller",
     "deployment-controller",
+    "daemonset-controller",
     "garbage-collector-controller",
     "disruption-controller",
 )

@@ -28,8 +28,8 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 TOOLS = ("unshare", "nsenter", "runc", "busybox")
 PLUGINS = Path("/usr/lib/cni")
 PROGRAMS = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr")
-FOLDER = Path("/var/lib/kubelet")
-"""A device plugin's socket is nowhere else: ours is mounted there, for the node alone."""
+FOLDERS = {Path("/var/lib/kubelet"): "kubelet", Path("/usr/local/strata"): "library"}
+"""Device plugins' sockets and the quota library are nowhere else: ours are mounted there, for the node alone."""
 
 TUNED = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 """What every kubelet sets of the kernel's; given back at the end."""
@@ -68,7 +68,7 @@ def _pods():
 
 
 class RealNode(ExitStack):
-    """A node by `name` that is ready; `kubelet_root` is the kubelet's folder as seen from here."""
+    """A ready node by `name`; `kubelet_root` and `library` (the quota library's) are its folders from here."""
 
     def __init__(self, plane, api, name: str = "node-0") -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class RealNode(ExitStack):
         self._programs = find()
         # Short: a socket's path has 108 letters at most.
         self._place = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="node", dir="/tmp")))
-        self.kubelet_root = self._place / "kubelet"
+        self.kubelet_root, self.library = (self._place / name for name in FOLDERS.values())
         self.cdi, self.logs = self._place / "cdi", self._place / "logs"
         self.kubelet = None
         try:
@@ -93,9 +93,10 @@ class RealNode(ExitStack):
         self.callback(_forget_pods)
 
     def _start_containerd(self) -> None:
-        for folder in (self.kubelet_root, self.cdi, self._place / "cni"):
+        for folder in (self.kubelet_root, self.library, self.cdi, self._place / "cni"):
             folder.mkdir()
-        FOLDER.mkdir(exist_ok=True)
+        for folder in FOLDERS:
+            folder.mkdir(exist_ok=True)
         network = {
             "cniVersion": "1.0.0",
             "name": "strata",
@@ -131,10 +132,11 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
   conf_dir = '{self._place}/cni'
 """
         )
-        script = (
-            f"mount --bind {self.kubelet_root} {FOLDER} && mount --make-rshared {FOLDER} && "
-            f"{{ PATH={self._programs}:{PATH} containerd --config {config} & wait; }}"
+        mounts = "".join(
+            f"mount --bind {self._place / name} {folder} && mount --make-rshared {folder} && "
+            for folder, name in FOLDERS.items()
         )
+        script = f"{mounts}{{ PATH={self._programs}:{PATH} containerd --config {config} & wait; }}"
         flags = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
         self._space = control_plane.Part(Path(shutil.which("unshare")), self._place, *flags, "sh", "-c", script)
         self.callback(self._space.kill)
@@ -225,5 +227,6 @@ def _forget_pods():
         return not _pods()
 
     until(are_gone, lambda: f"the end of what runs in {_pods()}")
-    with suppress(OSError):
-        FOLDER.rmdir()
+    for folder in FOLDERS:
+        with suppress(OSError):
+            folder.rmdir()

@@ -11,14 +11,17 @@ from strata.cluster.api.crd.runtime_profile import profile_object
 from strata.cluster.api.kinds import COMPUTE_NODE, POD, RUNTIME_PROFILE, meta, name_of
 from strata.cluster.cache.allocation import pod_seen
 from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.slicing.build import install
 from tests.cluster import objects
 from tests.cluster.integration.busybox_image import NAME as IMAGE
+from tests.cluster.integration.daemon_sets import NodePart, run_from_machine
 from tests.cluster.integration.device_plugin import DevicePlugin
 from tests.cluster.integration.real_node import RealNode
 from tests.cluster.integration.strata_on_kubernetes import Strata
+from tests.slicing.fake_accelerators import GIB, MIB, build
 from tests.support.real_processes import Process, until
 
-pytestmark = pytest.mark.real("grpc", "node", "node-rights")
+pytestmark = pytest.mark.real("cc", "grpc", "node", "node-rights")
 
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -91,8 +94,8 @@ def is_published(node, agent, api, expected):
     until(lambda: held(api, node) == expected, lambda: f"{expected}, not {held(api, node)}: {agent.log}")
 
 
-def environment(node, pod):
-    """What the container sees, once it runs."""
+def output(node, pod):
+    """Return the lines that the container wrote, up to END."""
     about = meta(pod)
     folder = node.logs / f"{about['namespace']}_{about['name']}_{about['uid']}"
 
@@ -101,8 +104,12 @@ def environment(node, pod):
         return text if " F END\n" in text else None
 
     text = until(whole, lambda: f"{about['name']}: {node.api.get(POD, about['name'], about['namespace'])}")
-    lines = [line.split(" ", 3)[3] for line in text.splitlines()]
-    return dict(line.split("=", 1) for line in lines if "=" in line)
+    return [line.split(" ", 3)[3] for line in text.splitlines()]
+
+
+def environment(node, pod):
+    """What the container sees, once it runs."""
+    return dict(line.split("=", 1) for line in output(node, pod) if "=" in line)
 
 
 def asked_for(name, namespace, count):
@@ -171,3 +178,40 @@ def test_a_kubelet_that_is_killed_while_it_gives_devices_out_leaves_no_device_to
     expected = given(node, api, namespace, ["first", "second"])
     assert set().union(*expected.values()) == set(UUIDS)
     is_published(node, agent, api, expected)
+
+
+FRACTION = """
+/acc/calls dlsym alloc:6G alloc:6G
+env -i LD_LIBRARY_PATH=/acc /acc/calls dlsym alloc:6G alloc:6G
+/acc/calls dlsym alloc:5G wait > /held &
+until [ -s /held ]; do sleep 0.1; done
+/acc/calls dlsym alloc:4G alloc:1G
+env; echo END; wait
+"""
+
+
+def test_a_fraction_is_held_to_in_a_container_and_exported_by_pod(node, agent, strata, api, namespace, tmp_path):
+    """Also where a program comes without its environment: a login, `env -i`; contexts of 512 MiB count."""
+    until(lambda: (api.get(COMPUTE_NODE, node.name) or {}).get("status"), lambda: agent.log)
+    install(node.library)
+    accelerators = build(tmp_path)
+    job = objects.job("notebook", vram="8Gi", fractional="true")
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    pod["terminationGracePeriodSeconds"] = 0
+    container |= {"command": ["sh", "-c", FRACTION], "env": [{"name": "LD_LIBRARY_PATH", "value": "/acc"}]}
+    container["volumeMounts"] = [{"name": "acc", "mountPath": "/acc"}]
+    pod["volumes"] = [{"name": "acc", "hostPath": {"path": str(accelerators.folder)}}]
+    run_from_machine(pod)
+    strata.submit(namespace, job)
+    (pod,) = strata.pods(namespace, "notebook")
+    answers = [line for line in output(node, pod) if line.startswith("alloc ")]
+    assert answers == ["alloc 0", "alloc 2", "alloc 0", "alloc 2", "alloc 2", "alloc 0"]
+    assert environment(node, pod)[VISIBLE] in {str(number) for number in range(8)}
+    exporter = NodePart(node, "components/slices-exporter/exporter.yaml")
+    labels = {"namespace": namespace, "pod": name_of(pod), "container": "main", "device": "0"}
+    until(lambda: exporter.samples("strata_slice_used_bytes", **labels), lambda: exporter.log)
+    context_bytes = 512 * MIB
+    assert exporter.samples("strata_slice_used_bytes", **labels) == [5 * GIB + context_bytes]
+    assert exporter.samples("strata_slice_limit_bytes", **labels) == [8 * GIB]
+    assert exporter.samples("strata_slice_refused_total", **labels) == [3]

@@ -281,7 +281,7 @@ def test_the_daemon_set_has_the_rights_it_needs_and_no_more():
     assert "hostNetwork" not in spec
     (container,) = spec["containers"]
     rights = container["securityContext"]
-    assert rights["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
+    assert rights["capabilities"] == {"drop": ["ALL"], "add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}
     assert rights["readOnlyRootFilesystem"] is True
     assert not rights.get("privileged")
     assert all(mount["readOnly"] for mount in container["volumeMounts"])

@@ -16,10 +16,11 @@ from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.jobs import QUEUE_NAME
 from strata.cluster.api.kinds import Object, ObjectKind
 from strata.cluster.api.placement_annotation import MANAGED
-from strata.control.drivers.launch import RANKS
+from strata.control.drivers.launch import RANKS, filled
 
 CONFIG_MAP: Final = ObjectKind("", "v1", "ConfigMap", "configmaps")
 SERVICE: Final = ObjectKind("", "v1", "Service", "services")
+DEPLOYMENT: Final = ObjectKind("apps", "v1", "Deployment", "deployments")
 
 SCHEDULER: Final = "strata/scheduler"
 """Label of all objects of one scheduler's domain: its store and domain, hashed."""
@@ -34,72 +35,6 @@ CHECKPOINTS: Final = "/strata/checkpoints"
 STOP_KEY: Final = "stop"
 MARGIN_S: Final = 60
 """What the kubelet takes to show a pod that its record changed, where it is slow."""
-
-_NODE: Final = """\
-#!/bin/sh
-# Written by strata. Runs the ranks of a node, and ends them where the record, or the kubelet, asks for it.
-mkdir -p /tmp/strata || exit 1
-pids='' failed=0 until=''
-stop() {
-  [ -z "$until" ] || return
-  until=$(($(date +%s) + ${1:-__GRACE__}))
-  kill -TERM $pids
-}
-trap 'stop' TERM
-case "$JOB_COMPLETION_INDEX" in
-__NODES__
-esac
-for rank in $ranks; do
-  sh __FOLDER__/rank.sh "$rank" "$@" &
-  pids="$pids $!"
-done
-while [ "$(ls /tmp/strata | wc -l)" -lt "$(echo $ranks | wc -w)" ]; do
-  [ ! -e __FOLDER__/stop ] || stop "$(cat __FOLDER__/stop)"
-  [ -z "$until" ] || [ "$(date +%s)" -lt "$until" ] || break
-  # The others get 10 s to write why.
-  for code in $(cat /tmp/strata/* 2>/dev/null); do
-    case "$code" in 0|143) ;; *) failed=$((failed + 1)); break ;; esac
-  done
-  [ "$failed" -lt 10 ] || break
-  alive=''
-  for pid in $pids; do kill -0 "$pid" 2>/dev/null && alive=yes; done
-  [ -n "$alive" ] || break
-  sleep 1
-done
-worst=0
-[ "$(ls /tmp/strata | wc -l)" -eq "$(echo $ranks | wc -w)" ] || worst=137
-for code in $(cat /tmp/strata/* 2>/dev/null); do
-  case "$code" in
-    0) ;;
-    143) [ "$worst" -ne 0 ] || worst=143 ;;
-    *) worst=$code; break ;;
-  esac
-done
-exit "$worst"
-"""
-
-_RANK: Final = """\
-#!/bin/sh
-# Written by strata. One rank: its environment, its command, its exit code.
-rank=$1
-shift
-. __FOLDER__/shared
-. "__FOLDER__/rank-$rank"
-trap 'interrupted=yes' TERM
-"$@" &
-child=$! code=''
-trap 'interrupted=yes; kill -TERM "$child" 2>/dev/null' TERM
-while :; do
-  interrupted=''
-  wait "$child"
-  now=$?
-  [ "$now" != 127 ] || [ -z "$code" ] || break
-  code=$now
-  [ -n "$interrupted" ] || break
-done
-echo "$code" > "/tmp/.strata-$rank"
-mv "/tmp/.strata-$rank" "/tmp/strata/$rank"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +62,10 @@ def record(
     cases = "\n".join(
         f"  {index}) ranks={shlex.quote(' '.join(map(str, ranks)))} ;;" for index, ranks in enumerate(nodes)
     )
-    script = _NODE.replace("__NODES__", cases).replace("__GRACE__", str(round(grace_s)))
     data = {
         RANKS: json.dumps(ranks_json),
-        "node.sh": script.replace("__FOLDER__", FOLDER),
-        "rank.sh": _RANK.replace("__FOLDER__", FOLDER),
+        "node.sh": filled("kube_node", nodes=cases, grace=str(round(grace_s)), folder=FOLDER),
+        "rank.sh": filled("kube_rank", folder=FOLDER),
         "shared": _exports(shared),
         "steps": str(steps),
         **{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections.abc import Mapping
@@ -100,6 +101,12 @@ def launch_of(start: Start, workplace: Workplace, folder: Path) -> Launch:
 def search_path(path: str) -> str:
     """Return PATH with this Python's folder first: `python` in a job is the one that strata runs with."""
     return f"{Path(sys.executable).parent}:{path}"
+
+
+def filled(name: str, **values: str) -> str:
+    """Return a shell script that lies beside this file, with values where it says `__NAME__`."""
+    text = (Path(__file__).parent / f"{name}.sh").read_text()
+    return re.sub(r"__([A-Z_]+?)__", lambda match: values[match[1].lower()], text)
 
 
 def safe(name: str) -> str:

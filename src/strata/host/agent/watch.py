@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from strata.host.agent.jobs import JobIdentity, environment_of, identity_of, step_of
+from strata.host.machine.cgroups import cgroup_of
 from strata.host.machine.kernel import read_attribute
-from strata.host.threads.observe import cgroup_of, devices_of
+from strata.host.threads.observe import devices_of
 from strata.host.threads.pools import POOLS, Pool, of_thread
 
 MOST_THREADS: Final = 20_000
@@ -77,7 +78,7 @@ class ThreadWatch:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._proc = str(root / "proc")
+        self._root, self._proc = root, str(root / "proc")
         self._kernel: set[int] = set()
         self.processes: dict[int, WatchedProcess] = {}
         self.times: dict[Key, Times] = {}
@@ -164,7 +165,7 @@ class ThreadWatch:
             if pages:  # a kernel thread has no memory of its own; without an answer it has just ended
                 self._kernel.add(pid)
             return None
-        cgroup = cgroup_of(read_attribute(folder / "cgroup"))
+        cgroup = cgroup_of(read_attribute(folder / "cgroup"), self._root)
         identity = identity_of(environment_of(folder), cgroup)
         process = WatchedProcess(pid, identity, cgroup, name=read_attribute(folder / "comm"))
         if before is not None:

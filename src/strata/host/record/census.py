@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from strata.host.machine.cgroups import cgroup_of
 from strata.host.machine.kernel import read_attribute, threads_in
-from strata.host.threads.observe import cgroup_of, status_of
+from strata.host.threads.observe import status_of
 from strata.host.threads.processes import Census, Process, command_of, merged
 
 FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"

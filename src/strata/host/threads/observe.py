@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.fleet.local import cpu_list
+from strata.host.machine.cgroups import cgroup_of
 from strata.host.machine.kernel import read_attribute, threads_in
 from strata.host.threads.gpus import gpus as gpus_of
 from strata.host.threads.snapshot import Gpu, Snapshot, Thread
@@ -107,15 +108,6 @@ def status_of(path: Path) -> dict[str, str]:
             # A name keeps its spaces; numbers are padded with them.
             status[key] = value if key == "Name" else value.strip()
     return status if {"Name", "Tgid", "PPid"} <= status.keys() else {}
-
-
-def cgroup_of(text: str) -> str:
-    """Return the path in cgroup v2, else the one of the cpu controller."""
-    lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
-    for number, controllers, path in lines:
-        if number == "0" and not controllers and path != "/":
-            return path
-    return next((path for _, controllers, path in lines if "cpu" in controllers.split(",") and path != "/"), "")
 
 
 def devices_of(process: Path) -> tuple[str, ...] | None:

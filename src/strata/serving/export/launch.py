@@ -83,6 +83,10 @@ class Ranks:
             return limit, "the limit of the job or its model"
         return job.context_tokens, "mean prompt and output: neither job nor model states a limit"
 
+    def backend(self, address: str, port: int) -> str:
+        """Return what a gateway is given to reach it."""
+        return f"http://{address}:{self.port(port)},slots={max(1, self.pipeline.slots)}"
+
     def port(self, first: int) -> int:
         """Return a default port that no other pipeline with its head on the same machine has."""
         return first + self.hosts[0].part
@@ -112,7 +116,7 @@ def rendered(
 ) -> EngineFiles:
     """Return the scripts of all nodes, and the gateway's before them. Raises as `ranks_of` does."""
     every = ranks_of(plan)
-    files = {_script_name(ranks, host): script(plan, ranks, host) for ranks in every for host in ranks.hosts}
+    files = {script_name(ranks, host): script(plan, ranks, host) for ranks in every for host in ranks.hosts}
     files["gateway.sh"] = _gateway_script(every, port=port)
     return EngineFiles(files, tuple(_shape_notes(plan, every, engine=engine)))
 
@@ -168,7 +172,7 @@ def _shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> I
         )
 
 
-def _script_name(ranks: Ranks, host: EngineHost) -> str:
+def script_name(ranks: Ranks, host: EngineHost) -> str:
     """Return the file name of a node's script; the number of the stage keeps it different."""
     stage = ranks.hosts.index(host) + 1
     return f"pipeline-{ranks.number}-stage-{stage}-{slugs([host.node.id])[0]}.sh"
@@ -217,15 +221,7 @@ def _gateway_script(every: Sequence[Ranks], *, port: int) -> str:
         for ranks in every
     )
     # The engine itself says which model it serves.
-    backends = arguments(
-        *(
-            (
-                "--backend",
-                Shell(f"http://$HEAD_{ranks.number}:{ranks.port(port)},slots={max(1, ranks.pipeline.slots)}"),
-            )
-            for ranks in every
-        )
-    )
+    backends = arguments(*(("--backend", Shell(ranks.backend(f"$HEAD_{ranks.number}", port))) for ranks in every))
     return f'#!/usr/bin/env bash\n{head}set -euo pipefail\n{required}exec strata serve gateway{backends} "$@"\n'
 
 
