@@ -337,3 +337,10 @@ def test_an_answer_that_a_full_disk_refuses_is_one_error(folder, monkeypatch, ca
         monkeypatch.undo()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error: ", "Traceback"))]
     assert (code, errors) == (5, ["error: cannot write: No space left on device"])
+
+
+def test_a_serving_plan_that_lacks_one_of_its_prices_is_explained(folder):
+    plan = json.loads((folder / "serving-plan.json").read_text())
+    plan["figures"] |= {"usd_per_hour": None, "cost_usd_per_mtoken": 2.0}
+    (folder / "broken.json").write_text(json.dumps(plan))
+    assert run(["explain", "broken.json"]) == 0

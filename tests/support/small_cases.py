@@ -144,7 +144,7 @@ def small_layers(rng: np.random.Generator) -> LayerTable:
 def small_profile(rng: np.random.Generator, fleet: Fleet, count: int) -> LayerProfile:
     """Measured times whose shares of the layers differ from card to card; some conditions are missing."""
     times = {}
-    for name in {d.accelerator.name for d in fleet.domains}:
+    for name in sorted({d.accelerator.name for d in fleet.domains}):
         for size in (1, 2, 4):
             for ranks in (1, 2):
                 if rng.random() < 0.8:

@@ -93,12 +93,12 @@ def _figures(data: dict[str, Any]) -> Shown:
         f"at {_reached(figures)} ({figures['efficiencies_trust']})",
     ]
     if figures.get("cost_usd_per_mtoken") is not None:
-        within = figures["goodput_usd_per_mtoken"]
+        within, hourly = figures["goodput_usd_per_mtoken"], figures["usd_per_hour"]
         lines.insert(
             2,
             f"{show_usd(figures['cost_usd_per_mtoken'])} per million tokens read and written at that rate"
             + (f", {show_usd(within)} within the goals" if within is not None else "")
-            + f" ({show_usd(figures['usd_per_hour'])}/h)",
+            + (f" ({show_usd(hourly)}/h)" if hourly is not None else ""),
         )
     if figures["gap"] is not None:
         gap = "0.01 %" if figures["gap"] < 1e-4 else f"{figures['gap']:.2%}".replace("%", " %")

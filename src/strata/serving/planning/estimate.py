@@ -108,7 +108,7 @@ def estimates(
 def _usd_per_hour(fleet: Fleet, nodes: Mapping[str, Node], pipelines: Sequence[PlannedPipeline]) -> float | None:
     """Return the price of all devices in pipelines; None where one of them has none."""
     total = 0.0
-    for name in {stage.node for pipeline in pipelines for stage in pipeline.stages}:
+    for name in sorted({stage.node for pipeline in pipelines for stage in pipeline.stages}):
         price = fleet.domain(name.rpartition("/")[0]).price_usd_per_device_hour
         if price is None:
             return None

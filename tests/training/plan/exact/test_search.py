@@ -143,7 +143,9 @@ def test_rows_of_the_ranked_table_are_the_best_sets_each_with_its_best_plan(seed
         best[key] = min(best.get(key, np.inf), report.step_time_s)
     rows = found.ranked[:3]
     assert len(rows) == min(3, len(best))
-    if {row.domain_set for row in rows} <= found.closed:
+    in_part = found.by_set.keys() - found.closed
+    first = sorted(best, key=best.__getitem__)[:3]
+    if in_part.isdisjoint({*first, *(row.domain_set for row in rows)}):
         for row, least in zip(rows, sorted(best.values()), strict=False):
             assert row.score <= best[row.domain_set] * (1 + ROW_TOLERANCE)
             assert row.score <= least * (1 + ROW_TOLERANCE)
