@@ -1,7 +1,4 @@
-"""A training plan as manifests: what the Kubernetes driver would make of it, a file a domain.
-
-What a plan to serve shares with it: where a domain's pods go, and how objects are written.
-"""
+"""A training plan as manifests, a file a domain; what writing a plan to serve shares with it."""
 
 from __future__ import annotations
 
@@ -74,7 +71,8 @@ def manifests(
     places = places_of(
         {each.name: each.accelerator for each in saved.domains}, saved.plan.domains, job=job, drivers=drivers
     )
-    beside = {} if run else _stand_in(layout)
+    stand_in = {} if run else torchrun.render(layout).files
+    beside = {name: text for name, text in stand_in.items() if name.endswith(".py")}
     run = run or STAND_IN
     keeps = run.resume and all(place.entry.claim for place in places)
     spec = JobSpec(
@@ -131,11 +129,6 @@ def places_of(
         else place
         for place in places
     ]
-
-
-def _stand_in(layout: RankLayout) -> dict[str, str]:
-    files = torchrun.render(layout).files
-    return {name: text for name, text in files.items() if name.endswith(".py")}
 
 
 def documents(objects: Iterable[tuple[ObjectKind, Object]], namespace: str | None) -> str:

@@ -22,11 +22,9 @@ from strata.serving.export.launch import EngineFiles, EngineHost, Ranks, ranks_o
 from strata.serving.planning.planfile import ServingPlan
 from strata.workload.script import comment, slugs
 
-GATEWAY_IMAGE: Final = "strata:latest"
-"""What `deploy/` runs its parts from."""
+GATEWAY_IMAGE: Final = "strata:latest"  # what `deploy/` runs its parts from
 GRACE_S: Final = 30
-EVER: Final = 2**31 - 1
-"""How often a pod of a Job may fail: it is to answer until it is deleted."""
+EVER: Final = 2**31 - 1  # how often a pod of a Job may fail: it is to answer until it is deleted
 
 _Made = tuple[ObjectKind, Object]
 

@@ -144,6 +144,7 @@ class ControlPlane(ExitStack):
             f"--tls-private-key-file={self.folder / 'server.key'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            "--kubelet-preferred-address-types=InternalIP",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.folder / 'server.key'}",
             f"--service-account-signing-key-file={self.folder / 'server.key'}",

@@ -25,9 +25,11 @@ from tests.support.real_processes import LIMIT_S, until
 
 CGROUPS = Path("/sys/fs/cgroup")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-TOOLS = ("unshare", "nsenter", "runc", "busybox")
+TOOLS = ("unshare", "nsenter", "runc", "busybox", "ip")
 PLUGINS = Path("/usr/lib/cni")
 PROGRAMS = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr")
+ADDRESS = "10.222.1.1"
+"""The kubelet's, on the loopback: the API server reads logs there, and nobody else reaches it."""
 FOLDERS = {Path("/var/lib/kubelet"): "kubelet", Path("/usr/local/strata"): "library"}
 """Device plugins' sockets and the quota library are nowhere else: ours are mounted there, for the node alone."""
 
@@ -80,12 +82,18 @@ class RealNode(ExitStack):
         self.cdi, self.logs = self._place / "cdi", self._place / "logs"
         self.kubelet = None
         try:
+            self._give_address()
             self._keep_kernel()
             self._start_containerd()
             self.start_kubelet()
         except BaseException:
             self.close()
             raise
+
+    def _give_address(self) -> None:
+        change = functools.partial(subprocess.run, capture_output=True, env={"PATH": PATH})
+        self.callback(change, ["ip", "address", "del", f"{ADDRESS}/32", "dev", "lo"])
+        change(["ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo"], check=True)
 
     def _keep_kernel(self) -> None:
         for path in (Path("/proc/sys") / name for name in TUNED):
@@ -164,7 +172,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
             "makeIPTablesUtilChains": False,
             "oomScoreAdj": 0,
             "containerRuntimeEndpoint": f"unix://{self._socket}",
-            "address": "127.0.0.1",
+            "address": ADDRESS,
             "port": free_ports(1)[0],
             "healthzPort": 0,
             "authentication": {"webhook": {"enabled": False}, "anonymous": {"enabled": True}},
@@ -187,7 +195,12 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
             Path(shutil.which("nsenter")),
             self._place,
             *("--target", str(init), "--mount", "--pid", str(self._programs / "kubelet")),
-            *(f"--config={path}", f"--kubeconfig={self.plane.kubeconfig()}", f"--hostname-override={self.name}"),
+            *(
+                f"--config={path}",
+                f"--kubeconfig={self.plane.kubeconfig()}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={ADDRESS}",
+            ),
         )
         self.callback(self.kubelet.kill)
         until(lambda: self.kubelet.is_up(self.is_ready), lambda: self.kubelet.log)

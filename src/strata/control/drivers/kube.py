@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
+from strata.cluster.api import kinds
 from strata.cluster.api.client import Api, connect
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import JOB, NODE, POD, Object, ObjectKind, annotations_of, is_true, name_of
@@ -66,7 +67,7 @@ class KubeDriver:
         jobs, _ = self.api.list(JOB, namespace=self.namespace, labels=self._selector)
         pods, _ = self.api.list(POD, namespace=self.namespace, labels=self._selector)
         by_name = {name_of(job): job for job in jobs}
-        parts = []
+        parts, where = [], self._where()
         for record in records:
             own = [pod for pod in pods if label_of(pod, "job-name") == name_of(record)]
             seen = part_seen(record, by_name.get(name_of(record)), own, self._log)
@@ -75,6 +76,8 @@ class KubeDriver:
             if seen is not None and seen.phase.is_over and age_s(record) > KEPT_S:
                 self.api.delete(CONFIG_MAP, name_of(record), self.namespace)  # its Job and Service go with it
             elif seen is not None:
+                if seen.message in ("", "suspended") and not seen.phase.is_over:
+                    seen = replace(seen, message=where.get(name_of(record), seen.message))
                 parts.append(seen)
         waiting = sum(part.phase is PartPhase.WAITING for part in parts)
         return DomainSeen(self.domain, now_s, self._devices(), tuple(parts), queue=waiting)
@@ -137,6 +140,17 @@ class KubeDriver:
             if not goes_on:
                 return
             time.sleep(_FOLLOW_S)
+
+    def _where(self) -> dict[str, str]:
+        """Return by Job what the cluster's controller says of its place; nothing where we may not look."""
+        try:
+            claims = self.api.list(kinds.COMPUTE_CLAIM, namespace=self.namespace)[0] if self.entry.managed else ()
+        except ApiFailed as failed:
+            if failed.status not in (403, 404):
+                raise
+            return {}
+        placed = ((name_of(claim), each.get("message")) for claim in claims for each in kinds.conditions_of(claim))
+        return {name.removeprefix("job-"): str(message) for name, message in placed if message}
 
     def _devices(self) -> int:
         """Return the devices of nodes that take pods; what pods of others hold is left out."""

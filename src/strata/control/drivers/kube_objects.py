@@ -16,7 +16,7 @@ from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.jobs import QUEUE_NAME
 from strata.cluster.api.kinds import Object, ObjectKind
 from strata.cluster.api.placement_annotation import MANAGED
-from strata.control.drivers.launch import RANKS, filled
+from strata.control.drivers.launch import RANKS, exports, filled
 
 CONFIG_MAP: Final = ObjectKind("", "v1", "ConfigMap", "configmaps")
 SERVICE: Final = ObjectKind("", "v1", "Service", "services")
@@ -66,10 +66,10 @@ def record(
         RANKS: json.dumps(ranks_json),
         "node.sh": filled("kube_node", nodes=cases, grace=str(round(grace_s)), folder=FOLDER),
         "rank.sh": filled("kube_rank", folder=FOLDER),
-        "shared": _exports(shared),
+        "shared": exports(shared),
         "steps": str(steps),
         **{
-            f"rank-{rank}": _exports({k: v for k, v in each.items() if k not in shared})
+            f"rank-{rank}": exports({k: v for k, v in each.items() if k not in shared})
             for rank, each in environments.items()
         },
     }
@@ -143,7 +143,3 @@ def owned(obj: Object, record: Object) -> Object:
     of = record["metadata"]
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": of["name"], "uid": of["uid"]}
     return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
-
-
-def _exports(values: Mapping[str, str]) -> str:
-    return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in values.items())

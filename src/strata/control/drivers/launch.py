@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import zlib
 from collections.abc import Mapping
@@ -107,6 +108,11 @@ def filled(name: str, **values: str) -> str:
     """Return a shell script that lies beside this file, with values where it says `__NAME__`."""
     text = (Path(__file__).parent / f"{name}.sh").read_text()
     return re.sub(r"__([A-Z_]+?)__", lambda match: values[match[1].lower()], text)
+
+
+def exports(values: Mapping[str, str]) -> str:
+    """Return values as lines of a shell script."""
+    return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in values.items())
 
 
 def safe(name: str) -> str:

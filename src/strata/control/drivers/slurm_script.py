@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from strata.control.drivers.launch import filled
+from strata.control.drivers.launch import exports, filled
 
 ADDRESS: Final = "address"
 """The file of the part with rank 0 that says where its node is."""
@@ -53,17 +53,13 @@ class Scripts:
         first, *rest = self.environments
         shared = {key: value for key, value in first.items() if all(each.get(key) == value for each in rest)}
         own = (
-            f"  {number}) {_exports({k: v for k, v in each.items() if k not in shared}) or ':'} ;;"
+            f"  {number}) {exports({k: v for k, v in each.items() if k not in shared}) or ':'} ;;"
             for number, each in enumerate(self.environments)
         )
         address = ""
         if self.head is not None:
             address = f"MASTER_ADDR=$(cat {shlex.quote(str(self.head / ADDRESS))}); export MASTER_ADDR"
         return filled(
-            "slurm_rank", shared=_exports(shared, separator="\n"), own="\n".join(own), address=address,
+            "slurm_rank", shared=exports(shared), own="\n".join(own), address=address,
             command=shlex.join(self.command), folder=shlex.quote(str(self.folder)),
         )  # fmt: skip
-
-
-def _exports(values: Mapping[str, str], *, separator: str = "; ") -> str:
-    return separator.join(f"export {key}={shlex.quote(value)}" for key, value in values.items())
