@@ -24,13 +24,13 @@ def runs_s(work: Floats) -> Floats:
     return np.where(at > at[:, None], work - work[:, None], np.inf)
 
 
-def least_s(times: Floats, microbatches: int, upstream: float) -> Floats:
-    """Return the least of all splits over 0, 1, … stages [L + 1], which all work off all microbatches first."""
+def least_s(times: Floats, microbatches: int, upstream: float, most: int) -> Floats:
+    """Return the least of all splits over 0, 1, … `most` stages, which all work off all microbatches first."""
     onward = np.full(len(times), np.inf)
     onward[-1] = 0.0
     waited = np.multiply(upstream, times, where=np.isfinite(times), out=times.copy())
     busy, least = microbatches * times, [onward[0]]
-    for _ in range(len(times) - 1):
+    for _ in range(most):
         onward = np.maximum(busy, waited + onward).min(axis=1)
         least.append(onward[0])
     return np.array(least) * ROUNDING

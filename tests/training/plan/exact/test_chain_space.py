@@ -163,7 +163,7 @@ def test_the_least_over_all_splits_is_that_of_the_best_split(seed):
         left = count - share * np.minimum(place + 1, count) * (place > 0)
         for upstream in (1.0, 0.25, 0.0):
             best = min((upstream * b + count * w).max() for b, w in zip(before, works, strict=True))
-            assert least_s(runs, count, upstream)[stages] == pytest.approx(best)
+            assert least_s(runs, count, upstream, stages)[stages] == pytest.approx(best)
         apart = min(((1 - share) * b + left * w).max() for b, w in zip(before, works, strict=True))
         assert least_zero_bubble_s(runs, count, share, stages) == pytest.approx(apart)
 

@@ -165,7 +165,8 @@ class ChainSpace:
         """Return `any_split.least_s` of some masks, 0 where their domains are unlike."""
         least: Floats = np.zeros(len(stages))
         for kind in np.unique(alike[alike >= 0]).tolist():
-            least[alike == kind] = self.problem.any_split_s(kind, config, upstream)[stages[alike == kind]]
+            some = stages[alike == kind]
+            least[alike == kind] = self.problem.any_split_s(kind, config, upstream, int(some.max()))[some]
         return least
 
     def _chunked_s(self, config: ParallelConfig, work_s: Floats, stages: Ints, alike: Ints) -> Floats:

@@ -181,28 +181,26 @@ class Problem:
         """Return the first domain of one of `kinds`."""
         return next(domain for domain in self.of_each_kind if self.kinds[domain.name] == kind)
 
-    def any_split_s(self, kind: int, config: ParallelConfig, upstream: float) -> Floats:
-        """Return `any_split.least_s` by stages [L + 1] in domains of a kind, 0 where their speed is not known."""
-        key = kind, config.work, self.microbatches(config), upstream
-        if key not in self._any_splits:
-            layers = self.layers(self.of_kind(kind), config)
-            none = np.zeros(len(self.job.layers) + 1)
-            self._any_splits[key] = none if layers is None else least_s(runs_s(layers.work), key[2], upstream)
-        return self._any_splits[key]
+    def any_split_s(self, kind: int, config: ParallelConfig, upstream: float, most: int) -> Floats:
+        """Return `any_split.least_s` of up to `most` stages in domains of a kind, 0 where speed is not known."""
+        count = self.microbatches(config)
+        key = kind, config.work, count if upstream else 1, upstream
+        if key not in self._any_splits or len(self._any_splits[key]) <= most:
+            layers, none = self.layers(self.of_kind(kind), config), np.zeros(most + 1)
+            self._any_splits[key] = (
+                none if layers is None else least_s(runs_s(layers.work), key[2], upstream, most)
+            )
+        return self._any_splits[key] * (count / key[2])
 
     def zero_bubble_s(self, kind: int, config: ParallelConfig, stages: int) -> float:
         """Return `any_split.least_zero_bubble_s` of so many stages in a domain of a kind whose speed is known."""
-        key = kind, config.work, self.microbatches(config), stages
-        if key not in self._zero_bubbles:
+        key = kind, config.work, self.microbatches(config), stages, "apart"
+        if key not in self._any_splits:
             layers = self.layers(self.of_kind(kind), config)
             assert layers is not None, "domains of unknown speed are excluded before"
             share = self.compute_cost(config).weight_share
-            self._zero_bubbles[key] = least_zero_bubble_s(runs_s(layers.work), key[2], share, stages)
-        return self._zero_bubbles[key]
-
-    @cached_property
-    def _zero_bubbles(self) -> dict[object, float]:
-        return {}
+            self._any_splits[key] = np.array(least_zero_bubble_s(runs_s(layers.work), key[2], share, stages))
+        return float(self._any_splits[key])
 
     @cached_property
     def _any_splits(self) -> dict[object, Floats]:
