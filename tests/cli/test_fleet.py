@@ -29,3 +29,21 @@ def test_what_cannot_be_asked_is_said(arguments, text, capsys, monkeypatch, tmp_
     error = capsys.readouterr().err
     assert text in error.casefold()
     assert "try:" in error
+
+
+def test_two_contexts_of_one_cluster_do_not_count_its_devices_twice(monkeypatch, capsys):
+    class Fake:
+        def list(self, kind):
+            node = {"metadata": {"name": "n1", "uid": "7"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+            return ([node] if kind.kind == "Node" else []), ""
+
+        def close(self):
+            pass
+
+    pytest.importorskip("lightkube")
+    monkeypatch.setattr("strata.cluster.api.client.connect", lambda **_: Fake())
+    assert run(["fleet", "discover", "--kube", "west"]) == 0
+    assert run(["fleet", "discover", "--kube", "west", "--kube", "admin@west"]) == 2
+    assert "--kube admin@west: the cluster of --kube west, too: n1 is in both" in " ".join(
+        capsys.readouterr().err.split()
+    )

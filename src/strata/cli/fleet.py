@@ -52,8 +52,9 @@ def discover(
     domains = _here() if is_local else []
     for conf in places:
         domains += _of_slurm(conf)
+    owners: dict[str, str] = {}
     for context in contexts:
-        domains += _of_kube(kubeconfig, context)
+        domains += _of_kube(kubeconfig, context, owners)
     flags = [flag for flag, given in (("--local", is_local), ("--slurm", places), ("--kube", contexts)) if given]
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ")
     click.echo(fleet_text(name, domains, command=f"strata fleet discover {' '.join(flags)}", at=at), nl=False)
@@ -119,12 +120,13 @@ def _of_slurm(conf: Path | None) -> list[FoundDomain]:
     return domains
 
 
-def _of_kube(kubeconfig: str | None, context: str) -> list[FoundDomain]:
+def _of_kube(kubeconfig: str | None, context: str, owners: dict[str, str]) -> list[FoundDomain]:
+    """Return the domains of a cluster. owners: the context that each node, by its uid, was first seen in."""
     from contextlib import closing
 
     from strata.cluster.api.client import connect
     from strata.cluster.api.errors import ApiFailed
-    from strata.cluster.api.kinds import COMPUTE_NODE, NODE
+    from strata.cluster.api.kinds import COMPUTE_NODE, NODE, meta, name_of
     from strata.control.discovery.kube import domains_of_kube
 
     with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
@@ -135,4 +137,10 @@ def _of_kube(kubeconfig: str | None, context: str) -> list[FoundDomain]:
             if failed.status != 404:  # our definitions are not installed there
                 raise
             agents = ()
+    known = next((node for node in nodes if meta(node).get("uid") in owners), None)
+    if known is not None:
+        first = owners[meta(known)["uid"]]
+        problem = f"--kube {context}: the cluster of --kube {first}, too: {name_of(known)} is in both"
+        raise UsageError(problem, hint=f"leave out --kube {context}: its devices would count twice")
+    owners.update((meta(node)["uid"], context) for node in nodes)
     return domains_of_kube(context, nodes, agents)
