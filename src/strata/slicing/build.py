@@ -21,7 +21,8 @@ SOURCES: Final = Path(__file__).parent / "native"
 FLAGS: Final = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-pthread"),
     *("-Wall", "-Wextra", "-fvisibility=hidden", "-Wl,-Bsymbolic-functions"),
-    "-Wl,-z,noseparate-code",  # half as many mappings at every program's start
+    # Half as many mappings at each start of a program, and none that is split again to be protected.
+    *("-Wl,-z,noseparate-code", "-Wl,-z,norelro"),
 )
 _COMPILERS: Final = ("cc", "gcc", "clang")
 
