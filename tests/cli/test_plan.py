@@ -416,7 +416,7 @@ def test_ctrl_c_in_a_baseline_ends_the_command(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exact_rules, "evaluate", interrupted)
+    monkeypatch.setattr(exact_rules, "best_of", interrupted)
     code, data = planned(capsys, *files, "--baselines")
     assert code == 130
     assert data["plans"]
