@@ -135,6 +135,7 @@ SAMPLES = {
     "node-unlabelled": {"label": "pool=train"},
     "devices-busy": {"free": 1, "total": 8, "need": 2},
     "devices-unhealthy": {"unwell": 7, "total": 8, "limit": 0.5, "need": 2},
+    "node-resources-busy": {"resource": "cpu", "need": "8", "free": "1.5", "total": "64"},
     "fraction-busy": {"need": "16GiB", "share": 0.3, "most": "8GiB", "most_share": 0.5},
     "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
     "claim-unreadable": {"why": "ai.compute/devices: 'many' is not a whole number"},

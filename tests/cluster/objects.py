@@ -15,15 +15,22 @@ from tests.cluster.builders import A100, B3
 from tests.cluster.builders import node as node_state
 
 RESOURCE = {A100: "nvidia.com/gpu", B3: "huawei.com/Ascend910"}
+HOST = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 AT = "2026-11-21T10:00:00Z"
 _MADE = iter(range(1, 10**9))
 
 
 def node(
-    name: str, model: str = A100, count: int = 8, *, allocatable: int | None = None, **spec: Any
+    name: str,
+    model: str = A100,
+    count: int = 8,
+    *,
+    allocatable: int | None = None,
+    host: Mapping[str, str] = HOST,
+    **spec: Any,
 ) -> dict[str, Any]:
     """A ready node whose device plugin offers `allocatable` devices, all unless said otherwise."""
-    offered = {RESOURCE[model]: str(count if allocatable is None else allocatable)}
+    offered = {**host, RESOURCE[model]: str(count if allocatable is None else allocatable)}
     status = {"allocatable": offered, "conditions": [{"type": "Ready", "status": "True"}]}
     return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": spec, "status": status}
 
@@ -53,15 +60,27 @@ def asks(**words: Any) -> dict[str, str]:
     return {f"ai.compute/{word.replace('_', '-')}": str(value) for word, value in words.items()}
 
 
-def pod_spec(resource: str = "", count: int = 0, *, image: str = "user:1") -> dict[str, Any]:
+def pod_spec(
+    resource: str = "", count: int = 0, *, image: str = "user:1", requests: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "main", "image": image, "command": ["python", "train.py"]}
     if resource:
         container["resources"] = {"limits": {resource: str(count)}}
+    if requests:
+        container.setdefault("resources", {})["requests"] = dict(requests)
     return {"containers": [container]}
 
 
-def pod(name: str, *, on: str = "", resource: str = "", count: int = 0, **meta: Any) -> dict[str, Any]:
-    spec = pod_spec(resource, count) | ({"nodeName": on} if on else {})
+def pod(
+    name: str,
+    *,
+    on: str = "",
+    resource: str = "",
+    count: int = 0,
+    requests: Mapping[str, str] | None = None,
+    **meta: Any,
+) -> dict[str, Any]:
+    spec = pod_spec(resource, count, requests=requests) | ({"nodeName": on} if on else {})
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
@@ -79,7 +98,9 @@ def allocated(pod: dict[str, Any], *ids: str, resource: str = "nvidia.com/gpu") 
     return {**pod, "status": {**pod["status"], "phase": "Running", "containerStatuses": [container]}}
 
 
-def job(name: str, *, pods: int = 1, suspend: bool = True, **words: Any) -> dict[str, Any]:
+def job(
+    name: str, *, pods: int = 1, suspend: bool = True, requests: Mapping[str, str] | None = None, **words: Any
+) -> dict[str, Any]:
     """A managed Job of some pods that asks by annotations."""
     number = next(_MADE)
     return {
@@ -99,7 +120,7 @@ def job(name: str, *, pods: int = 1, suspend: bool = True, **words: Any) -> dict
             "parallelism": pods,
             "completions": pods,
             "completionMode": "Indexed",
-            "template": {"metadata": {}, "spec": pod_spec() | {"restartPolicy": "Never"}},
+            "template": {"metadata": {}, "spec": pod_spec(requests=requests) | {"restartPolicy": "Never"}},
         },
     }
 

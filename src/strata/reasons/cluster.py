@@ -52,6 +52,10 @@ CLUSTER: Final[Meanings] = {
         "{unwell} of {total} devices are below health {limit}, so fewer than {need} can be used",
         "Devices with faults or slowdowns are not used.",
         "Repair or reset the devices; the agent lists their faults."),
+    "node-resources-busy": Meaning("{resource}: a pod requests {need}, but only {free} of {total} is left",
+        "What the pods on the node request, those sent there included, leaves too little of its CPUs, memory, "
+        "number of pods, or another resource that kube-scheduler counts.",
+        "Wait, or request less; what pods use does not count, only what they request."),
     "fraction-busy": Meaning(
         "no device has {need} and {share:.0%} of its cores free (at most {most} and {most_share:.0%})",
         "Every device has too little memory or too few cores left for the fraction.",

@@ -14,6 +14,7 @@ from strata.cluster.api import kinds
 from strata.cluster.api.crd.runtime_profile import profile_object
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, encode
 from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.scheduling.host import PodRequests
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from tests.cluster import objects
@@ -325,3 +326,56 @@ def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tu
         fresh.listed(kind, list(now[kind].values()))
     assert same(cache.index, fresh.index)
     assert cache.placements == fresh.placements
+
+
+# What pods request of their node
+
+
+def requested(cache: ClusterCache, node: str) -> dict[str, int]:
+    state = cache.index.nodes[cache.index.node_number[node]]
+    return {name: amount for name, amount in state.requested.amounts.items() if amount}
+
+
+def test_every_pod_on_a_node_counts_until_it_is_over_whoever_s_it_is(cache):
+    cache.changed(kinds.POD, objects.pod("web", on="n1", requests={"cpu": "2", "memory": "1Gi"}))
+    assert requested(cache, "n1") == {"cpu": 2000, "memory": 2**30, "pods": 1}
+    cache.changed(kinds.POD, objects.pod("web", on="n1", requests={"cpu": "3"}))
+    assert requested(cache, "n1") == {"cpu": 3000, "pods": 1}
+    grown = cache.grown
+    over = objects.pod("web", on="n1", requests={"cpu": "3"})
+    cache.changed(kinds.POD, {**over, "status": {"phase": "Succeeded"}})
+    assert requested(cache, "n1") == {}
+    assert cache.grown > grown, "who waited for CPUs is looked at again"
+
+
+def test_a_pod_that_is_gone_when_pods_are_listed_again_holds_nothing(cache):
+    cache.listed(kinds.POD, [objects.pod("web", on="n1", requests={"cpu": "2"})])
+    cache.listed(kinds.POD, [])
+    assert requested(cache, "n1") == {}
+
+
+def test_places_that_no_pod_has_taken_yet_count_by_their_jobs_template_and_each_pod_once(cache):
+    where = placement(("n1", (0, 1)), ("n2", (0, 1)))
+    job = placed_job("train", where, requests={"cpu": "4"})
+    cache.changed(kinds.JOB, job)
+    each = {"cpu": 4000, "pods": 1, "nvidia.com/gpu": 2}
+    assert (requested(cache, "n1"), requested(cache, "n2")) == (each, each)
+    pod = placed_pod("train-0", where, "Job/default/train", index=0)
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
+    cache.changed(kinds.POD, pod)
+    assert requested(cache, "n1") == each, "the pod is made, and not bound"
+    pod["spec"]["nodeName"] = "n1"
+    cache.changed(kinds.POD, pod)
+    assert (requested(cache, "n1"), requested(cache, "n2")) == (each, each)
+    cache.changed(kinds.POD, pod, is_gone=True)
+    cache.changed(kinds.JOB, job, is_gone=True)
+    assert (requested(cache, "n1"), requested(cache, "n2")) == ({}, {})
+
+
+def test_what_is_assumed_counts_with_what_its_pods_request(cache):
+    where = replace(placement(("n1", (0, 1))), requests=PodRequests({"cpu": 4000, "pods": 1}))
+    cache.assume("Pod/default/solo", where, until_s=10.0)
+    assert requested(cache, "n1") == {"cpu": 4000, "pods": 1}
+    assert not cache.has_room(replace(placement(("n1", (2, 3))), requests=PodRequests({"cpu": 60_001})))
+    cache.forget("Pod/default/solo")
+    assert requested(cache, "n1") == {}

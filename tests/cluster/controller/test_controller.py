@@ -396,3 +396,31 @@ def test_a_job_without_a_toleration_is_told_of_the_taint() -> None:
     cluster.step()
     status = cluster.objects["ComputeClaim", "job-train"]["status"]
     assert status["nodes"][0]["reason"] == "node-tainted"
+
+
+def test_a_job_whose_cpus_no_node_has_free_waits_and_says_so_until_they_are():
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.POD, objects.pod("web", on="n1", requests={"cpu": "60"}))
+    cluster.put(kinds.JOB, objects.job("train", devices=8, requests={"cpu": "8"}))
+    cluster.step()
+    assert cluster.job("train")["spec"]["suspend"] is True
+    status = cluster.objects["ComputeClaim", "job-train"]["status"]
+    (condition,) = status["conditions"]
+    assert condition["reason"] == "GangFitsNowhere"
+    assert "if a pod's request of 8 cpu is at most 4" in condition["message"]
+    (said,) = status["nodes"]
+    assert said["reason"] == "node-resources-busy"
+    assert said["message"] == "cpu: a pod requests 8, but only 4 of 64 is left"
+    cluster.cache.changed(kinds.POD, cluster.objects["Pod", "web"], is_gone=True)
+    cluster.step()
+    assert cluster.job("train")["spec"]["suspend"] is False
+
+
+def test_jobs_of_one_cycle_do_not_share_cpus():
+    cluster = Cluster(n1=A100)
+    for name in ("a", "b"):
+        cluster.put(kinds.JOB, objects.job(name, devices=2, requests={"cpu": "40"}))
+    cluster.step()
+    assert [cluster.job(name)["spec"]["suspend"] for name in ("a", "b")] == [False, True]
+    cluster.step()
+    assert cluster.job("b")["spec"]["suspend"] is True

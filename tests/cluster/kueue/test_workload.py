@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -227,3 +228,15 @@ def test_a_claim_that_is_named_has_to_be_there():
     claim = {"metadata": {"name": "big", "namespace": "ns"}, "spec": {"devices": 4}}
     found, _ = answered(workload(pod_set(claim="big")), claims={"ns/big": claim})
     assert len(found.placement.pods[0].devices) == 4
+
+
+def test_pod_sets_that_request_other_cpus_are_one_gang_and_each_may_have_the_most():
+    small, large = (pod_set(name, devices="2", accelerator=A100) for name in ("launcher", "worker"))
+    for each, cpu in ((small, "1"), (large, "20")):
+        each["template"]["spec"] = {"containers": [{"name": "m", "resources": {"requests": {"cpu": cpu}}}]}
+    full = replace(node("nv"), allocatable={"cpu": 30_000, "pods": 110, "nvidia.com/gpu": 8})
+    _, state = answered(workload(small, large), index=Index.of(cluster(full)))
+    assert state["state"] == "Retry"
+    assert "request of 20 cpu is at most 15" in state["message"]
+    roomy = replace(full, allocatable={**full.allocatable, "cpu": 40_000})
+    assert answered(workload(small, large), index=Index.of(cluster(roomy)))[1]["state"] == "Ready"

@@ -20,6 +20,8 @@ from strata.cluster.api import kinds
 from strata.cluster.api.actions import Ref, ref_of
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, meta, version_of
 from strata.cluster.api.placement_annotation import MANAGED, PLACEMENT, decode
+from strata.cluster.api.pod_requests import requests_of_gang
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import BadFile
 
@@ -53,6 +55,7 @@ class Job:
     gang: its key in the cache. version: of `obj`. since: when it was made. is_queued: Kueue starts it, not we.
     placement: as its templates have it; None where they have none, or `fault` says why it cannot be read.
     reset: the status patch it needs first (`start_reset`). is_quiet: as far as its status says, no pod of it runs.
+    requests: what suffices for any of its pods that have devices, besides those.
     """
 
     gang: str
@@ -70,6 +73,7 @@ class Job:
     fault: str
     reset: Mapping[str, Any] | None
     is_quiet: bool
+    requests: PodRequests = NOTHING
 
     @property
     def is_ours(self) -> bool:
@@ -85,6 +89,7 @@ class Job:
 def read_job(obj: Object) -> Job:
     """Return what a job of a kind with `suspend` says."""
     ref, placement, fault = ref_of(obj, _kind(obj)), None, ""
+    sets = pod_sets(obj)
     try:
         placement = job_placement(obj)
     except BadFile as error:
@@ -96,7 +101,7 @@ def read_job(obj: Object) -> Job:
         version_of(obj),
         str(meta(obj).get("creationTimestamp") or ""),
         annotations_of(obj),
-        pod_sets(obj),
+        sets,
         is_managed(obj),
         is_queued(obj),
         is_suspended(obj),
@@ -107,6 +112,7 @@ def read_job(obj: Object) -> Job:
         # Pods that are being deleted do not count: on a node that is dead they stay for ever. What they hold is
         # still held, by the cache.
         not (obj.get("status") or {}).get("active"),
+        requests_of_gang(pod_set.template for pod_set in sets if pod_set.has_devices),
     )
 
 

@@ -25,6 +25,7 @@ from strata.cluster.api.placement_annotation import (
     decode,
 )  # fmt: skip
 from strata.cluster.api.pod_form import check_pod, where_of
+from strata.cluster.api.pod_requests import requests_of_gang
 from strata.cluster.scheduling.claim import Claim, Where
 from strata.errors import BadFile, Fault
 from strata.fleet.acu import Need
@@ -84,7 +85,12 @@ def claim_of_pod(pod: Object) -> Claim:
         claim = claim if claim.accelerator else replace(claim, vendor=vendor_of(resource))
     if faults:
         raise BadFile(faults, hint=f'{PREFIX}vram: 16Gi, or {PREFIX}devices: "2"')
-    return replace(claim, where=allowed(pod))
+    return _as_pod(claim, pod)
+
+
+def _as_pod(claim: Claim, pod: Object) -> Claim:
+    """Return a claim with what a pod's own spec says: where it may go, and what it requests of its node."""
+    return replace(claim, where=allowed(pod), requests=requests_of_gang((pod,)))
 
 
 def allowed(pod: Object) -> Where:
@@ -106,7 +112,7 @@ def claim_of_gated(pod: Object) -> Claim:
     memory_bytes = waiting.pods[0].memory_bytes if waiting.pods else None
     names_claim = CLAIM in annotations_of(pod)
     return replace(
-        Claim(name_of(pod), namespace_of(pod) or "default") if names_claim else claim_of_pod(pod),
+        _as_pod(Claim(name_of(pod), namespace_of(pod) or "default"), pod) if names_claim else claim_of_pod(pod),
         profile=waiting.profile,
         framework="",
         accelerator=waiting.model,
@@ -175,6 +181,7 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
     else:
         claim = claim_of_pod(like)
         has_size = GANG_SIZE in annotations
+    claim = replace(claim, requests=job.requests)
     return claim if has_size else replace(claim, pods=max(1, sum(pod_set.pods for pod_set in sets)))
 
 
@@ -186,4 +193,4 @@ def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
         fault = Fault(where, f"there is no ComputeClaim {name[:80]!a} in namespace {namespace}", where=CLAIM)
         raise BadFile([fault], hint="kubectl get computeclaims")
     claim = claim_of(claims[f"{namespace}/{name}"])
-    return replace(claim, name=name_of(obj), namespace=namespace, where=allowed(obj))
+    return _as_pod(replace(claim, name=name_of(obj), namespace=namespace), obj)

@@ -18,7 +18,9 @@ _CONTAINER: Final = {
     "env": [{"name": str}],
     "volumeMounts": [{"name": str, "mountPath": str}],
     "resources": {"requests": {}, "limits": {}},
+    "ports": [{}],
 }
+_STATUS: Final = {"name": str, "resources": {"requests": {}}, "allocatedResources": {}}
 _POD: Final[Mapping[str, Any]] = {
     "metadata": {"name": str, "generateName": str, "namespace": str, "labels": _TEXTS, "annotations": _TEXTS},
     "spec": {
@@ -27,6 +29,8 @@ _POD: Final[Mapping[str, Any]] = {
         "volumes": [{"name": str}],
         "tolerations": [{}],
         "nodeSelector": _TEXTS,
+        "resources": _CONTAINER["resources"],
+        "overhead": {},
         "schedulingGates": [{"name": str}],
         "affinity": {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]}}
@@ -49,7 +53,14 @@ _JOB: Final[Mapping[str, Any]] = {
 _ANY: Final[Mapping[str, Any]] = {
     "metadata": _JOB["metadata"],
     "spec": {**_POD["spec"], **_JOB["spec"], "taints": [{}]},
-    "status": {"allocatable": {}, "conditions": [{}], "nodes": [{}], "decision": {"reasons": [{}]}},
+    "status": {
+        "allocatable": {},
+        "conditions": [{}],
+        "nodes": [{}],
+        "decision": {"reasons": [{}]},
+        "containerStatuses": [_STATUS],
+        "initContainerStatuses": [_STATUS],
+    },
 }
 """What is read of nodes and claims as well."""
 

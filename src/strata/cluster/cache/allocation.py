@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from strata.cluster.api.kinds import Object, meta
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode, place_of
+from strata.cluster.api.pod_requests import requests_of
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.device_ids import place_of_id
@@ -35,7 +37,7 @@ class PodSeen:
     """A pod as far as devices go. node: empty until it is bound. place: its own, None where it may be any.
 
     counts: of each extended resource. allocated: the ids of the devices the kubelet gave it, by resource. One
-    whose placement cannot be read counts as not ours.
+    whose placement cannot be read counts as not ours. requests: of its node.
     """
 
     key: str
@@ -46,6 +48,7 @@ class PodSeen:
     counts: Mapping[str, int] = field(default_factory=dict)
     is_over: bool = False
     allocated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requests: PodRequests = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Use:
     """What a pod holds on a node: these devices, or of each resource so many that nobody named.
 
     allocated: device ids by resource, where the kubelet said them; they count instead of all else.
+    requests: of the node, by a pod that is not bound yet; those that are count by themselves.
     """
 
     devices: tuple[int, ...] = ()
@@ -60,6 +64,7 @@ class Use:
     cores_share: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
     allocated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requests: PodRequests = NOTHING
 
 
 def pod_seen(pod: Object) -> PodSeen:
@@ -79,6 +84,7 @@ def pod_seen(pod: Object) -> PodSeen:
         _counts(pod),
         (pod.get("status") or {}).get("phase") in _OVER,
         _allocated(pod),
+        requests_of(pod),
     )
 
 
@@ -135,13 +141,15 @@ def uses_of(
             late.append(pod)
         else:
             left.remove(place)
-            yield place.node, replace(_use(place, share), allocated=pod.allocated)
+            unbound = NOTHING if pod.node else pod.requests
+            yield place.node, replace(_use(place, share), allocated=pod.allocated, requests=unbound)
     for pod in late:
         if pod.node:
             yield pod.node, replace(_elsewhere(pod, share), allocated=pod.allocated)
     if is_reserved:
+        requests = NOTHING if placement is None else placement.requests
         for place in left:
-            yield place.node, _use(place, share)
+            yield place.node, replace(_use(place, share), requests=requests)
 
 
 def _use(place: PodPlace, share: float) -> Use:

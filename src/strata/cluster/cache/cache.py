@@ -18,8 +18,10 @@ from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.jobs import Job, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
 from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written
+from strata.cluster.api.pod_requests import amounts_of
 from strata.cluster.cache.allocation import PodSeen, Use, devices_of, free_of, pod_seen, uses_of
 from strata.cluster.cache.snapshot import ClusterSnapshot
+from strata.cluster.scheduling.host import PodRequests, sum_of
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
@@ -87,6 +89,8 @@ class ClusterCache:
         self._gangs: dict[str, _Gang] = {}
         self._gang_of_pod: dict[str, str] = {}
         self._on_node: dict[str, set[str]] = {}
+        self._bound: dict[str, dict[str, PodRequests]] = {}
+        self._node_of_pod: dict[str, str] = {}
         self._index: Index | None = None
         self._dirty: set[str] = set()
         self._closed: set[str] = set()
@@ -195,7 +199,9 @@ class ClusterCache:
     def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
         """Hold a gang's places that the API server does not show yet."""
         entry = self._gangs.setdefault(gang, _Gang())
-        entry.assumed, entry.assumed_until_s = as_written(placement), until_s
+        # Requests are not written; its pods show them.
+        entry.assumed = replace(as_written(placement), requests=placement.requests)
+        entry.assumed_until_s = until_s
         self._recount(gang)
 
     def forget(self, gang: str) -> None:
@@ -268,15 +274,26 @@ class ClusterCache:
         _put(self.jobs, gang, job)
         _put(self.faults, gang, (job and job.fault) or None)
         entry = self._gangs.setdefault(gang, _Gang())
-        entry.placement, entry.is_reserved = (None, False) if job is None else (job.placement, job.runs)
+        entry.placement, entry.is_reserved = (None, False) if job is None else (self._of_job(job), job.runs)
         if job is None or (entry.placement == entry.assumed and not (job.is_suspended and not job.is_finished)):
             entry.assumed = None
         self._recount(gang)
+
+    def _of_job(self, job: Job) -> Placement | None:
+        """Return a job's placement with what its pods will request: the devices as its profile counts them."""
+        if job.placement is None:
+            return None
+        amounts = dict(job.requests.amounts)
+        if job.placement.pods and job.placement.pods[0].memory_bytes is None:
+            resources = (each.resource for each in self.profiles if each.name == job.placement.profile)
+            amounts |= dict.fromkeys(resources, job.placement.devices_per_pod)
+        return replace(job.placement, requests=PodRequests(amounts, job.requests.ports))
 
     def _take_pod(self, key: str, obj: Object | None) -> None:
         _put(self.gated, key, obj if obj is not None and _is_gated(obj) else None)
         _put(self.unbound, key, obj if obj is not None and _is_unbound(obj) else None)
         seen = None if obj is None else pod_seen(obj)
+        self._take_bound(key, seen)
         old = self._gang_of_pod.get(key)
         if old is not None and (seen is None or seen.gang != old):
             self._gangs[old].pods.pop(key, None)
@@ -290,6 +307,18 @@ class ClusterCache:
         if seen.placement is not None and seen.placement == entry.assumed:
             entry.assumed = None
         self._recount(seen.gang)
+
+    def _take_bound(self, key: str, seen: PodSeen | None) -> None:
+        """Note what a pod requests of the node it is bound to, whoever's it is."""
+        node = "" if seen is None or seen.is_over else seen.node
+        before = self._node_of_pod.get(key, "")
+        if before and before != node:
+            self._bound[before].pop(key)
+            self._touch(before)
+        _put(self._node_of_pod, key, node or None)
+        if seen is not None and node and self._bound.setdefault(node, {}).get(key) != seen.requests:
+            self._bound[node][key] = seen.requests
+            self._touch(node)
 
     def _read(self, kind: ObjectKind, key: str, obj: Object | None, read: Any) -> Any:
         """Return what an object says; None, and a note, where it cannot be read."""
@@ -343,7 +372,7 @@ class ClusterCache:
             kinds.NODE: self.nodes,
             kinds.COMPUTE_NODE: self.compute_nodes,
             kinds.RUNTIME_PROFILE: self._own_profiles,
-            kinds.POD: self._gang_of_pod | self.gated,
+            kinds.POD: self._gang_of_pod | self._node_of_pod | self.gated,
         }
         return set(of_kind[kind])
 
@@ -359,6 +388,7 @@ class ClusterCache:
         ]
         vendors = self._vendors()
         allocatable = (node.get("status") or {}).get("allocatable") or {}
+        on_it = [*self._bound.get(name, {}).values(), *(use.requests for use in uses)]
         free_bytes, free_share = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable)
         agent_status = (self.compute_nodes.get(name) or {}).get("status") or {}
         return NodeState(
@@ -370,6 +400,8 @@ class ClusterCache:
             is_schedulable=name not in self._closed and not spec.get("unschedulable") and is_true(node, "Ready"),
             rdma_group=_first(labels, RDMA_LABELS) or str(agent_status.get("rdmaGroup") or ""),
             rack=_first(labels, RACK_LABELS) or str(agent_status.get("rack") or ""),
+            allocatable=amounts_of(allocatable),
+            requested=sum_of(on_it),
         )
 
 
@@ -412,6 +444,11 @@ def _may_fit_more(before: NodeState, after: NodeState) -> bool:
         well = tuple(device.health for device in node.fingerprint.devices)
         return node.labels, node.taints, node.is_schedulable, well
 
+    if before.allocatable != after.allocatable or before.requested.ports - after.requested.ports:
+        return True
+    now_requested = after.requested.amounts
+    if any(now_requested.get(name, 0) < amount for name, amount in before.requested.amounts.items()):
+        return True
     free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
     return any(is_now > was for was, is_now in free) or eligibility(before) != eligibility(after)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -46,6 +47,7 @@ from strata.cluster.kueue.steering import avoided, full_flavors, may_be_steered,
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.explain import explain
+from strata.cluster.scheduling.host import PodRequests
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement
@@ -315,11 +317,12 @@ def _claim(
         return None
     (first, claim), *others = claim_by_set.items()
     for name, other in others:
-        if other != claim:
+        if replace(other, requests=claim.requests) != claim:
             where = f"workload {namespace_of(workload)}/{name_of(workload)}"
             fault = Fault(where, f"asks for something else than {first}; the pods of a gang are alike", where=name)
             raise BadFile([fault], hint="give both the same ai.compute/ annotations")
-    return replace(claim, pods=sum(pod_set.pods for pod_set in sets if pod_set.has_devices))
+    largest = reduce(PodRequests.most, (other.requests for _, other in others), claim.requests)
+    return replace(claim, pods=sum(each.pods for each in sets if each.has_devices), requests=largest)
 
 
 def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -> list[RuntimeProfile]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.fleet.acu import Need, Norm
 
 Substitution = Literal["never", "ask", "allow"]
@@ -33,7 +34,8 @@ class Claim:
     memory_bytes: of one device, for a fraction of it (`is_fractional`); a fraction takes one device a pod.
     accelerator: the card the job was written for, if any; substitution says what may stand in for it.
     vendor: only its cards, for a job that counts a vendor's devices and names no card.
-    framework: pytorch, paddle or mindspore; the profile must have it. group_level: how near the gang must be.
+    requests: of each pod, of its node, besides the devices. framework: pytorch, paddle or mindspore; the profile
+    must have it. group_level: how near the gang must be.
     """
 
     name: str
@@ -54,3 +56,4 @@ class Claim:
     group_level: Literal["", "node", "rdma", "rack"] = ""
     priority: int = 0
     where: Where = field(default_factory=Where)
+    requests: PodRequests = NOTHING

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata import units
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.decision import Reason, Trust
@@ -25,6 +26,7 @@ class PodDemand:
     memory_bytes, cores_share: of the one device, for a fraction; None for whole devices. fit: the share of the
     devices that was asked for, by the figure that decides, in [0, 1]; 1 where the job counts devices itself.
     is_substitute: the job was written for another card. reasons: the arithmetic, where there was any.
+    requests: of its node, whole devices as the profile counts them among them.
     """
 
     profile: RuntimeProfile
@@ -36,6 +38,7 @@ class PodDemand:
     is_substitute: bool = False
     trust: Trust = Trust.MEASURED
     reasons: tuple[Reason, ...] = ()
+    requests: PodRequests = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> I
             data = {"framework": claim.framework or "any", "profile": claim.profile or "any"}
             yield Refusal(model, Reason("no-profile", model, data))
         else:
-            yield _demand(claim, chosen[model], model, card)
+            demand = _demand(claim, chosen[model], model, card)
+            if isinstance(demand, PodDemand):
+                demand = replace(demand, requests=_requests(claim, demand, profiles))
+            yield demand
 
 
 def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator | None) -> PodDemand | Refusal:
@@ -83,6 +89,17 @@ def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator
     wanted = accelerator(claim.accelerator)
     answer = exchange(wanted, card, count=count, norm=claim.norm)
     return _whole(claim, profile, model, answer, is_substitute=True, wanted=f"{count}x {wanted.name}")
+
+
+def _requests(claim: Claim, demand: PodDemand, profiles: Sequence[RuntimeProfile]) -> PodRequests:
+    """Return what a pod requests as the webhook will have made it: of all profiles' resources only its own."""
+    if not claim.requests.amounts:
+        return claim.requests  # of who is no pod
+    of_profiles = {profile.resource for profile in profiles}
+    amounts = {name: amount for name, amount in claim.requests.amounts.items() if name not in of_profiles}
+    if demand.memory_bytes is None:
+        amounts[demand.profile.resource] = demand.devices
+    return PodRequests(amounts, claim.requests.ports)
 
 
 def _whole(

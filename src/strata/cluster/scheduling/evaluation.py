@@ -26,7 +26,7 @@ from strata.cluster.scheduling.shape import bits
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
 FITS: Final = ""
-TOKENS: Final = (FITS, "devices-busy", "node-closed", "no-profile", "no-devices")
+TOKENS: Final = (FITS, "devices-busy", "node-resources-busy", "node-closed", "no-profile", "no-devices")
 """What a node is to one pod, the best first: of a node with several models the best counts."""
 
 
@@ -50,13 +50,20 @@ class Choice:
 class Fit(NamedTuple):
     """One demand on the rows of its model [r]. is_open: its pods may go there.
 
-    pods: how many have room, by devices alone. score: of one pod, as of a gang in one node; -inf for no room.
+    devices, capacity: how many pods have room by devices, and by what else they request; pods: by both.
+    score: of one pod, as of a gang in one node; -inf for no devices.
     """
 
     rows: Ints
-    pods: Ints
+    devices: Ints
+    capacity: Ints
     score: Floats
     is_open: Bools
+
+    @property
+    def pods(self) -> Ints:
+        """How many pods have room."""
+        return np.minimum(self.devices, self.capacity)
 
 
 class NodeScores(NamedTuple):
@@ -124,7 +131,8 @@ class Evaluation:
         for demand in some:
             fit = self.fit(demand)
             has_room = fit.pods > 0
-            full = np.where(has_room, TOKENS.index(FITS), TOKENS.index("devices-busy"))
+            lack = np.where(fit.devices > 0, TOKENS.index("node-resources-busy"), TOKENS.index("devices-busy"))
+            full = np.where(has_room, TOKENS.index(FITS), lack)
             verdict = np.where(fit.is_open, full, TOKENS.index("node-closed"))
             # A node has one row a model, so no node is written twice here.
             here = node[fit.rows]
@@ -155,7 +163,9 @@ def _fit(index: Index, claim: Claim, demand: PodDemand) -> Fit:
         share = demand.cores_share or 0.0
         value = fraction_values(index, rows, memory_bytes=demand.memory_bytes, cores_share=share)  # [r, devices]
         pods, worth = np.isfinite(value).sum(axis=1), value.max(axis=1)
-    return Fit(rows, pods, W_NEAR + worth + W_FIT * demand.fit, open_rows(index, rows, demand.profile, claim))
+    left = index.capacity(rows, demand.requests)
+    is_open = open_rows(index, rows, demand.profile, claim)
+    return Fit(rows, pods, left, W_NEAR + worth + W_FIT * demand.fit, is_open)
 
 
 def _place(index: Index, claim: Claim, demand: PodDemand) -> Placement | None:
@@ -165,7 +175,15 @@ def _place(index: Index, claim: Claim, demand: PodDemand) -> Placement | None:
     farthest, does_mind = _FARTHEST[claim.group_level], claim.topology != "none"
     if demand.memory_bytes is not None:
         return _fractions(index, rows, claim, demand, farthest=farthest)
-    split = split_gang(index, rows, count=demand.devices, pods=claim.pods, farthest=farthest, does_mind=does_mind)
+    split = split_gang(
+        index,
+        rows,
+        count=demand.devices,
+        pods=claim.pods,
+        farthest=farthest,
+        does_mind=does_mind,
+        requests=demand.requests,
+    )
     if split is None:
         return None
     pods, slowest, can_p2p = [], float("inf"), True
@@ -189,6 +207,7 @@ def _place(index: Index, claim: Claim, demand: PodDemand) -> Placement | None:
         level=level,
         can_p2p=can_p2p,
         score=W_NEAR * near + split.value / claim.pods + W_FIT * demand.fit,
+        requests=demand.requests,
     )
 
 
@@ -196,7 +215,13 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: PodDemand, *, far
     assert demand.memory_bytes is not None, "only fractions come here"
     share = demand.cores_share or 0.0
     spots = place_fractions(
-        index, rows, memory_bytes=demand.memory_bytes, cores_share=share, pods=claim.pods, farthest=farthest
+        index,
+        rows,
+        memory_bytes=demand.memory_bytes,
+        cores_share=share,
+        pods=claim.pods,
+        farthest=farthest,
+        requests=demand.requests,
     )
     if spots is None:
         return None
@@ -214,6 +239,7 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: PodDemand, *, far
         level=index.level_of([spot.row for spot in spots.spots]),
         cores_share=share,
         score=W_NEAR + spots.value / claim.pods + W_FIT * demand.fit,
+        requests=demand.requests,
     )
 
 

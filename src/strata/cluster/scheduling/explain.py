@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -14,9 +16,13 @@ from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import PodDemand
 from strata.cluster.scheduling.eligibility import unlabelled, untolerated
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
+from strata.cluster.scheduling.host import NOTHING, PodRequests, show_amount
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.snapshot import Placement
+from strata.cluster.scheduling.snapshot import NodeState, Placement
 from strata.decision import Alternative, Decision, Reason, Trust, digest, worst
+
+_MOST_SHARES: Final = 16
+"""Pods of a node among which it is looked for what each may request."""
 
 
 def explain(evaluation: Evaluation, *, clock: Callable[[], float] = time.perf_counter) -> Decision[Placement]:
@@ -86,12 +92,14 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
     best = choice.placement.score if choice.placement else 0.0
     refused = {refusal.model: refusal.reason for refusal in choice.refusals}
     room: dict[int, int] = {}
+    has_devices: dict[int, bool] = {}
     single: dict[int, float] = {}
     demand_of = {demand.model: demand for demand in choice.demands}
     for demand in choice.demands:
         fit = evaluation.fit(demand)
         pods = np.where(fit.is_open, fit.pods, 0).tolist()
         room.update(zip(fit.rows.tolist(), pods, strict=True))
+        has_devices.update(zip(fit.rows.tolist(), (fit.devices > 0).tolist(), strict=True))
         single.update(zip(fit.rows.tolist(), fit.score.tolist(), strict=True))
     for number, node in enumerate(index.nodes):
         if node.name in chosen:
@@ -107,7 +115,7 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
             if model in refused:
                 reasons.append(replace(refused[model], subject=node.name))
             elif room[row] == 0:
-                reasons.append(_full(index, row, claim, demand_of[model]))
+                reasons += _full(index, row, claim, demand_of[model], has_devices=has_devices[row])
             elif choice.placement is None or (single[row] > best and room[row] < claim.pods):
                 data = {"room": room[row], "pods": claim.pods, "level": claim.group_level or "any"}
                 reasons.append(Reason("room-for-fewer", node.name, data))
@@ -118,15 +126,39 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
         yield Alternative(node.name, cost, tuple(reasons))
 
 
-def _full(index: Index, row: int, claim: Claim, demand: PodDemand) -> Reason:
-    """Return why not even one pod fits on a row."""
+def _full(index: Index, row: int, claim: Claim, demand: PodDemand, *, has_devices: bool) -> Iterator[Reason]:
+    """Yield why not even one pod fits on a row."""
     node = index.nodes[index.rows[row].node]
     if not node.is_schedulable:
-        return Reason("node-closed", node.name, {})
+        yield Reason("node-closed", node.name, {})
+        return
     if taint := untolerated(node.taints, (*demand.profile.tolerations, *claim.where.tolerations)):
-        return Reason("node-tainted", node.name, {"taint": taint})
+        yield Reason("node-tainted", node.name, {"taint": taint})
+        return
     if label := unlabelled(node, demand.profile, claim):
-        return Reason("node-unlabelled", node.name, {"label": label})
+        yield Reason("node-unlabelled", node.name, {"label": label})
+        return
+    if not has_devices:
+        yield _without_devices(index, row, demand)
+    for data in _shortages(node, demand.requests):
+        if has_devices or data["resource"] != demand.profile.resource:
+            yield Reason("node-resources-busy", node.name, data)
+
+
+def _shortages(node: NodeState, requests: PodRequests) -> Iterator[dict[str, str]]:
+    """Yield what a node has too little of for one pod: resource, need, free, total."""
+    for name, amount in requests.amounts.items() if node.allocatable is not None else ():
+        total = (node.allocatable or {}).get(name, 0)
+        free = max(0, total - node.requested.amounts.get(name, 0))
+        if amount > free:
+            need, left, whole = (show_amount(name, value) for value in (amount, free, total))
+            yield {"resource": name, "need": need, "free": left, "total": whole}
+    for port in sorted(requests.ports & node.requested.ports):
+        yield {"resource": f"host port {port}", "need": "1", "free": "0", "total": "1"}
+
+
+def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
+    node = index.nodes[index.rows[row].node]
     kind = index.kinds.kinds[index.kind[row]]
     total = len(index.rows[row].devices)
     unwell = total - kind.usable.bit_count()
@@ -162,6 +194,8 @@ def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
         try_(replace(claim, group_level=""), "within", "any")
     if claim.accelerator and claim.substitution == "never":
         try_(replace(claim, substitution="allow"), "substitution", "allow")
+    if claim.requests.amounts:
+        reasons += _smaller_requests(evaluation)
     closed = ~index.is_open | (index.taint_set != _clean(index))
     if closed.any():
         opened = replace(
@@ -182,6 +216,47 @@ def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
         data = {"count": fewest.devices * claim.pods, "model": fewest.model, "pods": claim.pods}
         reasons.append(Reason("needs-free-devices", claim.name, data))
     return tuple(reasons)
+
+
+def _smaller_requests(evaluation: Evaluation) -> Iterator[Reason]:
+    """Yield how much of one resource a pod might request to fit; of all together, where no single one helps."""
+    index, claim, profiles = evaluation.index, evaluation.claim, evaluation.profiles
+    amounts = claim.requests.amounts
+
+    def placed(requests: PodRequests) -> Placement | None:
+        return evaluate(index, replace(claim, requests=requests), profiles).choice.placement
+
+    def with_(name: str, amount: int) -> Placement | None:
+        return placed(PodRequests({**amounts, name: amount}, claim.requests.ports))
+
+    def fits_if(placement: Placement, what: str, value: str) -> Reason:
+        data = {"what": what, "value": value, "model": placement.model, "nodes": len(placement.nodes)}
+        return Reason("fits-if", claim.name, data)
+
+    if (without := placed(NOTHING)) is None:
+        return
+    is_explained = False
+    for name, amount in amounts.items():
+        if name == "pods" or not amount or with_(name, 0) is None:
+            continue
+        left = index.unrequested[index.resources.get(name, -1)]
+        # The most a pod may have is what some node has left, for some number of pods.
+        shares = np.unique(np.concatenate([left // pods for pods in range(1, min(claim.pods, _MOST_SHARES) + 1)]))
+        values = [0, *shares[(shares > 0) & (shares < amount)].tolist()]
+        most = values[bisect_left(values, True, lo=1, key=lambda value: with_(name, value) is None) - 1]
+        placement = with_(name, most)
+        assert placement is not None, "it was looked for"
+        yield fits_if(
+            placement,
+            f"a pod's request of {show_amount(name, amount)} {name}",
+            f"at most {show_amount(name, most)}",
+        )
+        is_explained = True
+    if claim.requests.ports and (placement := placed(PodRequests(amounts))) is not None:
+        yield fits_if(placement, f"host port {', '.join(sorted(claim.requests.ports))}", "not asked for")
+    elif not is_explained:
+        whole = ", ".join(f"{show_amount(name, amount)} {name}" for name, amount in amounts.items() if amount)
+        yield fits_if(without, f"what a pod requests ({whole})", "less")
 
 
 def _clean(index: Index) -> int:

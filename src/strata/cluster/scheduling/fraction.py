@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.arrays import Floats, Ints
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.scoring import W_TIDY, W_TIGHT, W_WORTH
 
@@ -50,21 +51,35 @@ def _values(free_bytes: Floats, free_share: Floats, sizes: Floats, memory: float
 
 
 def place_fractions(
-    index: Index, rows: Ints, *, memory_bytes: float, cores_share: float, pods: int, farthest: str = "any"
+    index: Index,
+    rows: Ints,
+    *,
+    memory_bytes: float,
+    cores_share: float,
+    pods: int,
+    farthest: str = "any",
+    requests: PodRequests = NOTHING,
 ) -> Spots | None:
     """Return spots for all pods within the farthest level, or None where they do not fit."""
+    room = index.capacity(rows, requests)
+    rows, room = rows[room > 0], room[room > 0]
     if not len(rows):
         return None
     if farthest == "any" or pods == 1:
-        return _fill(index, rows, memory_bytes, cores_share, pods, farthest if pods > 1 else "node")
+        return _fill(index, rows, room, memory_bytes, cores_share, pods, farthest if pods > 1 else "node")
     group = index.groups[farthest][rows]
     candidates = (
-        _fill(index, rows[group == g], memory_bytes, cores_share, pods, farthest) for g in np.unique(group)
+        _fill(index, rows[group == g], room[group == g], memory_bytes, cores_share, pods, farthest)
+        for g in np.unique(group)
     )
     return max((spots for spots in candidates if spots is not None), key=lambda spots: spots.value, default=None)
 
 
-def _fill(index: Index, rows: Ints, memory: float, share: float, pods: int, level: str) -> Spots | None:
+def _fill(
+    index: Index, rows: Ints, room: Ints, memory: float, share: float, pods: int, level: str
+) -> Spots | None:
+    """room: for how many pods each row's node has capacity, whatever its devices."""
+    room = room.copy()
     free_bytes, free_share, sizes = index.free_bytes[rows], index.free_share[rows], index.sizes[rows]
     value = _values(free_bytes, free_share, sizes, memory, share)
     spots, total = [], 0.0
@@ -78,4 +93,7 @@ def _fill(index: Index, rows: Ints, memory: float, share: float, pods: int, leve
         free_share[row, device] -= share
         row_slice = slice(int(row), int(row) + 1)
         value[row_slice] = _values(free_bytes[row_slice], free_share[row_slice], sizes[row_slice], memory, share)
+        room[row] -= 1
+        if room[row] == 0:
+            value[row_slice] = -np.inf
     return Spots(tuple(spots), total, level)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strata.arrays import Floats, Ints
+from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.scoring import LEVELS, NEARNESS, W_NEAR, values
 
@@ -29,21 +30,31 @@ class GangSplit(NamedTuple):
 
 
 def split_gang(
-    index: Index, rows: Ints, *, count: int, pods: int, farthest: str = "any", does_mind: bool = True
+    index: Index,
+    rows: Ints,
+    *,
+    count: int,
+    pods: int,
+    farthest: str = "any",
+    does_mind: bool = True,
+    requests: PodRequests = NOTHING,
 ) -> GangSplit | None:
     """Return the best split of `pods` pods of `count` devices over `rows`, or None where they do not fit.
 
-    farthest: the level the gang must stay within. does_mind: nearness counts.
+    farthest: the level the gang must stay within. does_mind: nearness counts. requests: of each pod, of its node.
     """
     value = values(index, count)[index.kind[rows]]  # [rows, k]
     fits = value.shape[1] > 1
-    able = np.flatnonzero(value[:, 1] > -np.inf) if fits else np.empty(0, dtype=np.int64)
+    capacity = index.capacity(rows, requests)
+    able = np.flatnonzero((value[:, 1] > -np.inf) & (capacity > 0)) if fits else np.empty(0, dtype=np.int64)
     if not len(able):
         return None
-    rows, value = rows[able], value[able]
+    rows, value, capacity = rows[able], value[able], capacity[able]
     if pods == 1:
         best = int(np.argmax(value[:, 1]))
         return GangSplit(((int(rows[best]), 1),), float(value[best, 1]), "node")
+    for k in range(2, value.shape[1]):
+        value[capacity < k, k] = -np.inf
     levels = LEVELS[: LEVELS.index(farthest) + 1] if does_mind or farthest != "any" else ("any",)
     best_pod = float((value[:, 1:] / np.arange(1, value.shape[1])).max())
     best_split: GangSplit | None = None

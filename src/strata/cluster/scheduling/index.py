@@ -7,6 +7,7 @@ leave the old one as it was; only what is remembered about shapes and kinds is s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.cluster.scheduling.host import UNLIMITED, PodRequests
 from strata.cluster.scheduling.shape import Shape
 from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement
 from strata.fleet.accelerator import Accelerator
@@ -68,6 +70,8 @@ class Index:
     free_bytes, free_share: [R, D], -1 for a device that is not there or not well. sizes: bytes of each device.
     cards: what a device of each model is worth; None where the catalogue and the nodes do not know.
     groups: of each level (node, rdma, rack) the number of the row's group [R]; rows nobody grouped stand alone.
+    resources: the number of each resource that some node has. unrequested: what of it no pod requests, less than 0
+    where too many do [resources + 1, N]; the last one stands for every other resource.
     """
 
     nodes: tuple[NodeState, ...]
@@ -85,6 +89,8 @@ class Index:
     free_share: Floats
     sizes: Floats
     kinds: Kinds
+    resources: Mapping[str, int]
+    unrequested: Ints
     min_health: float = MIN_HEALTH
 
     @staticmethod
@@ -112,6 +118,11 @@ class Index:
             free_bytes[r, : len(some_bytes)], free_share[r, : len(some_share)] = some_bytes, some_share
         taint_ids: dict[tuple[str, ...], int] = {}
         of_row = [nodes[row.node] for row in rows]
+        names = sorted({name for node in nodes for name in node.allocatable or ()})
+        resources = {name: column for column, name in enumerate(names)}
+        unrequested = np.zeros((len(resources) + 1, len(nodes)), dtype=np.int64)
+        for number, node in enumerate(nodes):
+            unrequested[:, number] = _unrequested(node, resources)
         return Index(
             nodes=nodes,
             node_number={node.name: number for number, node in enumerate(nodes)},
@@ -132,22 +143,27 @@ class Index:
             free_share=free_share,
             sizes=sizes,
             kinds=kinds,
+            resources=resources,
+            unrequested=unrequested,
             min_health=min_health,
         )
 
     def with_nodes(self, changed: Iterable[NodeState]) -> Index:
         """Return the index after nodes changed what is free, their health, taints or schedulability.
 
-        Nodes that came, went, or have other devices, groups or links need `Index.of` again: ValueError.
+        Nodes that came, went, or have other devices, groups, links or resources need `Index.of` again: ValueError.
         """
         nodes, taint_sets = list(self.nodes), list(self.taint_sets)
         kind, is_open, taint_set = self.kind.copy(), self.is_open.copy(), self.taint_set.copy()
         free_bytes, free_share = self.free_bytes.copy(), self.free_share.copy()
+        unrequested = self.unrequested.copy()
         for node in changed:
             number = self.node_number.get(node.name)
-            if number is None or not _alike(self.nodes[number], node):
+            is_same = number is not None and _alike(self.nodes[number], node)
+            if number is None or not is_same or not self.resources.keys() >= (node.allocatable or {}).keys():
                 raise ValueError(f"node {node.name} is new or built otherwise; build the index again")
             nodes[number] = node
+            unrequested[:, number] = _unrequested(node, self.resources)
             if node.taints not in taint_sets:
                 taint_sets.append(node.taints)
             for r in self.rows_of_node[number]:
@@ -163,6 +179,7 @@ class Index:
             taint_sets=tuple(taint_sets),
             free_bytes=free_bytes,
             free_share=free_share,
+            unrequested=unrequested,
         )
 
     def level_of(self, rows: Collection[int]) -> str:
@@ -172,13 +189,34 @@ class Index:
                 return level
         return "any"
 
+    def capacity(self, rows: Ints, requests: PodRequests) -> Ints:
+        """Return for how many more such pods the node of each row has capacity, devices apart [rows]."""
+        numbers = self.groups["node"][rows]
+        pods: Ints = np.full(len(rows), UNLIMITED)
+        for name, amount in requests.amounts.items():
+            if amount > 0:
+                left = self.unrequested[self.resources.get(name, -1)].take(numbers)
+                np.minimum(pods, left if amount == 1 else left // amount, out=pods)
+        if requests.ports:
+            is_free = [not requests.ports & self.nodes[number].requested.ports for number in numbers]
+            np.minimum(pods, np.array(is_free, dtype=np.int64), out=pods)
+        pods[pods < 0] = 0
+        return pods
+
     def placed(self, placement: Placement) -> Index:
         """Return the index after a placement took its devices."""
         return self.with_nodes(_changed(self, placement, sign=-1))
 
 
 def has_room(index: Index, placement: Placement) -> bool:
-    """Return whether every device of a placement is still free, and of the same model, on nodes that are open."""
+    """Return whether every device of a placement is still free, and of the same model, on nodes that are open.
+
+    The nodes have what its pods request, too.
+    """
+    for name, pods in Counter(pod.node for pod in placement.pods).items():
+        number = index.node_number.get(name)
+        if number is None or index.nodes[number].capacity(placement.requests) < pods:
+            return False
     left: dict[tuple[str, int], tuple[float, float]] = {}
     for pod in placement.pods:
         number = index.node_number.get(pod.node)
@@ -209,9 +247,12 @@ def released(index: Index, placement: Placement) -> list[NodeState]:
 def _changed(index: Index, placement: Placement, *, sign: int) -> list[NodeState]:
     share = placement.cores_share or 0.0
     changed: dict[str, tuple[list[float], list[float]]] = {}
+    requested: dict[str, PodRequests] = {}
     for pod in placement.pods:
         node = index.nodes[index.node_number[pod.node]]
         some_bytes, some_share = changed.setdefault(pod.node, (list(node.free_bytes), list(node.free_share)))
+        before = requested.get(pod.node, node.requested)
+        requested[pod.node] = before.plus(placement.requests) if sign < 0 else before.minus(placement.requests)
         for device in pod.devices:
             if pod.memory_bytes is None:
                 some_bytes[device] = node.fingerprint.devices[device].memory_bytes if sign > 0 else 0.0
@@ -220,9 +261,16 @@ def _changed(index: Index, placement: Placement, *, sign: int) -> list[NodeState
                 some_bytes[device] += sign * pod.memory_bytes
                 some_share[device] += sign * share
     return [
-        replace(index.nodes[index.node_number[name]], free_bytes=tuple(b), free_share=tuple(s))
-        for name, (b, s) in changed.items()
+        replace(node, free_bytes=tuple(b), free_share=tuple(s), requested=requested[node.name])
+        for node, (b, s) in ((index.nodes[index.node_number[name]], left) for name, left in changed.items())
     ]
+
+
+def _unrequested(node: NodeState, resources: Mapping[str, int]) -> list[int]:
+    if node.allocatable is None:
+        return [UNLIMITED] * (len(resources) + 1)
+    amounts = node.requested.amounts
+    return [*(node.allocatable.get(name, 0) - amounts.get(name, 0) for name in resources), 0]
 
 
 def _middle(cards: list[Accelerator | None]) -> Accelerator | None:

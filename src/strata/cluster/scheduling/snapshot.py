@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from strata.cluster.scheduling.host import NOTHING, UNLIMITED, PodRequests
 from strata.fleet.fingerprint import Fingerprint
 
 
@@ -13,6 +14,8 @@ class NodeState:
     """One node. `free_bytes[i]` and `free_share[i]` are of device i; a device nobody uses has all of both.
 
     rdma_group, rack: who it reaches fast; empty where nobody said. taints: `key=value:effect`.
+    allocatable: of each resource, what pods may request of the node; None where nobody knows: then none counts.
+    requested: by all pods on it, and by those that were sent there.
     """
 
     fingerprint: Fingerprint
@@ -23,11 +26,22 @@ class NodeState:
     is_schedulable: bool = True
     rdma_group: str = ""
     rack: str = ""
+    allocatable: Mapping[str, int] | None = None
+    requested: PodRequests = NOTHING
     name: str = field(init=False)
     """The fingerprint's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.fingerprint.node)
+
+    def capacity(self, requests: PodRequests) -> int:
+        """Return for how many more such pods the node has capacity, devices apart."""
+        pods = int(not requests.ports & self.requested.ports) if requests.ports else UNLIMITED
+        for name, amount in requests.amounts.items():
+            if amount > 0 and self.allocatable is not None:
+                free = self.allocatable.get(name, 0) - self.requested.amounts.get(name, 0)
+                pods = min(pods, max(0, free // amount))
+        return pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,7 @@ class Placement:
     devices_per_pod: 1 for a fraction. bandwidth: of the gang's slowest pair of devices [bytes/s], infinite for
     one device. level: how near the pods are (node, rdma, rack, any). can_p2p: False where the devices of a node
     cannot reach each other's memory. score: by `scoring`, in [0, 1].
+    requests: of each pod, of its node; not what tells placements apart.
     """
 
     profile: str
@@ -69,6 +84,7 @@ class Placement:
     can_p2p: bool = True
     cores_share: float | None = None
     score: float = 0.0
+    requests: PodRequests = field(default=NOTHING, compare=False)
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.host import PodRequests
 from strata.cluster.scheduling.snapshot import Cluster, NodeState
 from strata.decision import Trust
 from strata.evaluation.placement.quality import Gang
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.vendor_resources import usual_resource
 
 DEVICES: Final = 8
 NODES_PER_RDMA_GROUP: Final = 16
@@ -26,6 +28,9 @@ _BUILDS: Final = (
 _SIZES: Final = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (2, 4), (4, 4), (8, 2), (8, 4))
 """Devices a pod and pods, drawn alike."""
 _FRACTION_BYTES: Final = 16 * 2**30
+HOST: Final = {"cpu": 128_000, "memory": 1056 * 2**30, "ephemeral-storage": 2**40, "pods": 110}
+"""What pods may request of a node, as kube-scheduler counts."""
+POD_REQUESTS: Final = PodRequests({"cpu": 4000, "memory": 16 * 2**30, "pods": 1})
 
 
 def synthetic_cluster(nodes: int, rng: np.random.Generator, *, busy: float = 0.0) -> Cluster:
@@ -52,6 +57,10 @@ def _node(number: int, rng: np.random.Generator, busy: float) -> NodeState:
         tuple(1.0 if free else 0.0 for free in is_free),
         rdma_group=f"rdma-{group}",
         rack=f"rack-{group // NODES_PER_RACK}",
+        allocatable={**HOST, usual_resource(card.vendor) or "": DEVICES},
+        requested=PodRequests(
+            {**POD_REQUESTS.amounts, usual_resource(card.vendor) or "": DEVICES - int(is_free.sum())}
+        ),
     )
 
 
@@ -63,7 +72,7 @@ def synthetic_trace(
     for number in range(gangs):
         now += float(rng.exponential(1 / rate_per_s))
         devices, pods = _SIZES[int(rng.integers(len(_SIZES)))]
-        claim = Claim(f"job-{number}", devices=devices, pods=pods)
+        claim = Claim(f"job-{number}", devices=devices, pods=pods, requests=POD_REQUESTS)
         if rng.random() < 1 / 6:
             claim = replace(
                 claim, devices=None, pods=1, is_fractional=True, memory_bytes=_FRACTION_BYTES, cores_share=0.2
