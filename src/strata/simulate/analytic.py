@@ -19,7 +19,7 @@ from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.copies import CopyExchange, copy_exchange, shared_weights
 from strata.simulate.gradient_shares import between, shares, uplink_bytes_per_s
-from strata.simulate.memory import StageShape, held_bytes, kept_bytes, stage_bytes
+from strata.simulate.memory import StageShape, held_bytes, kept_bytes
 from strata.simulate.pipeline_times import PipelineTimes, pipelines_s
 from strata.simulate.report import StageReport, StepReport
 from strata.simulate.splitting import offload_s, with_exchanges
@@ -39,6 +39,7 @@ class StepModel:
         self._exchanges: dict[object, CopyExchange] = {}
         self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
+        self._held: dict[tuple[StageShape, range], float] = {}
 
     def at(self, fleet: Fleet) -> StepModel:
         """Return the model of the same domains with other links: what happens inside domains is not done again."""
@@ -102,7 +103,10 @@ class StepModel:
     def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
         stage, shape = pipeline.stages[position], StageShape.of(plan, pipeline, position)
         if plan.virtual_stages == 1 or self.job.layers.is_even:
-            return stage_bytes(self.job, stage.first_layer, stage.num_layers, shape=shape)
+            held = range(stage.first_layer, stage.first_layer + stage.num_layers)
+            if (shape, held) not in self._held:
+                self._held[shape, held] = held_bytes(self.job, (held,), shape=shape)
+            return self._held[shape, held]
         return held_bytes(self.job, plan.held_layers(pipeline)[position], shape=shape)
 
     def fits(self, plan: TrainingPlan) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -11,6 +12,10 @@ from strata.workload.plan import Pipeline, TrainingPlan
 
 KINDS: Final = (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT)
 """What a stage does with a microbatch."""
+
+
+ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+"""Schedules whose orders depend on the numbers of stages, microbatches and chunks alone."""
 
 
 class StageWork(NamedTuple):
@@ -26,12 +31,20 @@ class StageWork(NamedTuple):
 
 def orders(plan: TrainingPlan, pipeline: Pipeline) -> list[list[StageWork]]:
     """Return what each stage of a pipeline of the plan does in turn."""
-    count, stages = pipeline.microbatches, len(pipeline.stages)
-    if plan.schedule is Schedule.INTERLEAVED:
-        return [interleaved(i, stages, count, plan.virtual_stages) for i in range(stages)]
-    if plan.schedule is Schedule.ZERO_BUBBLE:
-        return [zero_bubble(i, stages, count) for i in range(stages)]
-    return [in_turn(stage.warmup, count) for stage in pipeline.stages]
+    if plan.schedule in ORDERED:
+        every = fixed_orders(plan.schedule, len(pipeline.stages), pipeline.microbatches, plan.virtual_stages)
+        return [list(order) for order in every]
+    return [in_turn(stage.warmup, pipeline.microbatches) for stage in pipeline.stages]
+
+
+@lru_cache(maxsize=64)
+def fixed_orders(
+    schedule: Schedule, stages: int, microbatches: int, chunks: int
+) -> tuple[tuple[StageWork, ...], ...]:
+    """Return what each stage does in turn under a schedule that leaves no choice (`ORDERED`)."""
+    if schedule is Schedule.INTERLEAVED:
+        return tuple(tuple(interleaved(i, stages, microbatches, chunks)) for i in range(stages))
+    return tuple(tuple(zero_bubble(i, stages, microbatches)) for i in range(stages))
 
 
 def target(stage: int, work: StageWork, *, stages: int, chunks: int) -> tuple[int, StageWork] | None:

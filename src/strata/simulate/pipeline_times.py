@@ -12,7 +12,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Check
 from strata.simulate import screening
-from strata.simulate.order import orders
+from strata.simulate.order import ORDERED, fixed_orders
 from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.traffic import Hop
@@ -23,10 +23,6 @@ NO_HOP: Final = Hop(0.0, 0.0)
 
 BATCH_CELLS: Final = 2**14
 """Stages of all pipelines worked through together: one slot of the recurrence costs about the same for fewer."""
-
-
-_ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-"""Schedules whose orders are not forwards and backwards in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def pipelines_s(
     """Return the time of each pipeline (or a bound on it), batched over those of equal length or like count."""
     groups: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     for index, (plan, pipeline) in enumerate(pieces):
-        stages, count, special = len(pipeline.stages), pipeline.microbatches, plan.schedule in _ORDERED
+        stages, count, special = len(pipeline.stages), pipeline.microbatches, plan.schedule in ORDERED
         if special and stages > 1:
             key = (str(plan.schedule), stages, plan.virtual_stages, count if exact else 0)
         elif exact and stages > 1:
@@ -133,8 +129,8 @@ def _ordered_s(
 
     def taking(count: int) -> Floats:
         check()
-        rows = orders(plan, replace(pipeline, microbatches=count))
-        return ordered_s(busy_s, wires, tuple(map(tuple, rows)), check=check)
+        every = fixed_orders(plan.schedule, len(pipeline.stages), count, plan.virtual_stages)
+        return ordered_s(busy_s, wires, every, check=check)
 
     group = len(pipeline.stages)
     most = max(4, MOST_WORK // (6 * group * plan.virtual_stages) // group // 2 * 2) * group

@@ -117,14 +117,8 @@ def best_with(
     others = [problem.fleet.index(name) for name in chosen.domains]
     rest = [i for i in range(len(problem.fleet.domains)) if i != index and i not in others]
     members = sorted({index, *others, *rest[: max(0, POOL - 1 - len(others))]})[:POOL]
-    search = Search(
-        problem,
-        scales,
-        members if index in members else [index, *members[1:]],
-        clock=clock,
-        deadline=deadline,
-        must_use=index,
-    ).run()
+    members = members if index in members else [index, *members[1:]]
+    search = Search(problem, scales, members, clock=clock, deadline=deadline, must_use=index).run()
     if not search.ranked:
         if search.stopped:
             raise OutOfTime(f"no plan with {domain} within {show_time(time_limit_s)}")

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 
 from strata.training.plan.baselines import BASELINES, absent, nsga2
 from strata.training.plan.baselines.context import Context
+from strata.training.plan.baselines.random_search import legal_chain
+from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.objective import Scales
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Recompute
+from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, fleet, job, layers, link
 from tests.support.small_cases import small_case
@@ -51,6 +55,20 @@ def test_no_baseline_beats_the_exact_plan(seed, monkeypatch):
             assert answer.best.score <= item.score * (1 + 1.01e-4)
         if item is not None and name != ELSEWHERE:
             assert answer.problem.model.fits(item.plan)
+
+
+@pytest.mark.parametrize("gib", [1.2, 4.0])
+def test_pipelines_that_are_not_built_because_they_could_not_fit_fit_in_no_split(gib):
+    small = card(gib=gib)
+    problem = Problem.of(fleet(domain("a", 4, accelerator=small), domain("b", 2)), job(layers(6), batch=8))
+    skipped = 0
+    for config in problem.configs:
+        for order in (order for count in (1, 2) for order in permutations(range(2), count)):
+            if all(problem.stages(problem.fleet.domains[i], config) for i in order):
+                built = [plan for plan in build_chain(problem, config, order) if isinstance(plan, TrainingPlan)]
+                assert legal_chain(problem, config, order) == built
+                skipped += not built
+    assert skipped, "some do not fit"
 
 
 @pytest.mark.parametrize("name", ["uniform_split", "sailor_like"])

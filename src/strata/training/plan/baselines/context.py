@@ -56,6 +56,7 @@ def best_of_each(
     problem: Problem, context: Context, rows: Sequence[Sequence[TrainingPlan]]
 ) -> list[Evaluated | None]:
     """Return `best_of` each row, all together: first the plans of least bounds, then what may be better."""
+    rows = [[plan for plan in plans if problem.model.fits(plan)] for plans in rows]
     every = list(dict.fromkeys(plan for plans in rows for plan in plans))
     bounds = problem.model.bounds(every) if every else []
     least = {

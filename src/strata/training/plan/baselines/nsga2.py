@@ -37,6 +37,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     from pymoo.optimize import minimize
 
     archive: list[Evaluated] = []
+    built: dict[object, list[TrainingPlan]] = {}
 
     class Plans(Pymoo):  # type: ignore[misc]
         """A vector: which configuration, how many domains, and a key per domain whose order is the pipeline's."""
@@ -45,7 +46,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
             super().__init__(n_var=count + 2, n_obj=3, xl=0.0, xu=1.0)
 
         def _evaluate(self, x: Any, out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-            items = best_of_each(problem, context, [_decode(problem, row) for row in x])
+            items = best_of_each(problem, context, [_decode(problem, row, built) for row in x])
             values = np.full((len(items), 3), WORST)
             for index, item in enumerate(items):
                 if item is not None:
@@ -57,9 +58,12 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     return best(archive)
 
 
-def _decode(problem: Problem, row: Any) -> list[TrainingPlan]:
+def _decode(problem: Problem, row: Any, built: dict[object, list[TrainingPlan]]) -> list[TrainingPlan]:
+    """Return the plans of a vector; `built` keeps them: one in four is met again."""
     count = len(problem.fleet.domains)
-    config = problem.configs[min(int(row[0] * len(problem.configs)), len(problem.configs) - 1)]
+    number = min(int(row[0] * len(problem.configs)), len(problem.configs) - 1)
     size = min(1 + int(row[1] * count), count)
     order = tuple(int(i) for i in np.argsort(row[2:], kind="stable")[:size])
-    return legal_chain(problem, config, order)
+    if (number, order) not in built:
+        built[number, order] = legal_chain(problem, problem.configs[number], order)
+    return built[number, order]

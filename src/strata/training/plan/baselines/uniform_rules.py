@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from strata.simulate.pipeline import classic_warmup
-from strata.training.plan.baselines.context import Context, best, evaluate
+from strata.training.plan.baselines.context import Context, best_of
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import POOL, Problem
@@ -38,7 +38,7 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
             plans.append(uniform)
         if (shared := data_parallel(part, config)) is not None:
             plans.append(shared)
-    return best(evaluate(problem, context, plans)) if len(domains) > 1 else None
+    return best_of(problem, context, plans) if len(domains) > 1 else None
 
 
 def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
@@ -66,7 +66,7 @@ def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
         uniform = uniform_chain(problem, plain[int(number)], order) if np.isfinite(cost) else None
         if uniform is not None:
             plans.append(uniform)
-    return best(evaluate(problem, context, plans))
+    return best_of(problem, context, plans)
 
 
 def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple[int, ...]) -> TrainingPlan | None:

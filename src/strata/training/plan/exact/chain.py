@@ -176,13 +176,9 @@ def schedules_of(
 
 
 def build_chain(
-    problem: Problem,
-    config: ParallelConfig,
-    order: tuple[int, ...],
-    *,
-    microbatches: int | None = None,
-    schedules: tuple[Schedule, ...] | None = None,
-) -> Iterator[TrainingPlan | Reason]:
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
+    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None,
+) -> Iterator[TrainingPlan | Reason]:  # fmt: skip
     """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
     for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
         if isinstance(chain, Chain):
@@ -192,19 +188,14 @@ def build_chain(
 
 
 def chains(
-    problem: Problem,
-    config: ParallelConfig,
-    order: tuple[int, ...],
-    *,
-    microbatches: int | None = None,
-    schedules: tuple[Schedule, ...] | None = None,
-    limit_s: float = np.inf,
-) -> Iterator[Chain | Reason | None]:
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
+    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None, limit_s: float = np.inf,
+) -> Iterator[Chain | Reason | None]:  # fmt: skip
     """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
 
     A schedule that does not fit memory yields its Reason instead, one of which no pipeline takes less than
-    `limit_s` None. `microbatches` per copy is the whole
-    batch's unless given (a pipeline of several, which share the batch); `schedules` are the job's, in its order.
+    `limit_s` None. `microbatches` per copy is the whole batch's unless given (a pipeline of several, which share
+    the batch); `schedules` are the job's, in its order.
     """
     count = microbatches or problem.microbatches(config)
     stages: list[tuple[Domain, int]] = []
