@@ -118,9 +118,9 @@ def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int, job
     if index < 0:
         return Reason("training-placed", "", {"plan": name, "rate": float(outlook.now[pick])})
     gain = float(outlook.gain[pick])
-    if not np.isfinite(gain):  # it is no faster now: what it is worth in the long run decided
-        worth = outlook.analogs.worth(index)
-        gain = float(worth[pick] - worth[index])
+    if not np.isfinite(gain):  # it is no faster now: what may come decided
+        earned = outlook.rollouts.earned(index, np.ones(len(outlook.now), dtype=bool)).mean(axis=1)
+        gain = float(earned[pick] - earned[index])
     data = {
         "plan": name, "now": float(outlook.now[pick]), "rate": float(outlook.now[index]), "gain": gain,
         "before": candidates.names[index],

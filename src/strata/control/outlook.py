@@ -1,49 +1,31 @@
-"""What plans are expected to earn, what going there costs, and which way of deciding has earned the most so far.
+"""What plans are expected to earn, and what going there costs.
 
-A plan's rate is computed for every state of the links that was measured, whether the plan ran or not. So what each
-rule would have earned is known without trying it: the rules are followed through the past, and the one that
-earned the most decides (prediction with expert advice, full information). All links a candidate uses are looked
-at, those of the plan in use no more than others.
+A plan's rate is computed for every state of the links that was measured, whether the plan ran or not. All links a
+candidate uses are looked at, those of the plan in use no more than others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats, Ints
-from strata.control.analogs import Analogs
+from strata.arrays import Bools, Floats
 from strata.control.candidates import Candidates
-from strata.control.forecast import Forecast
+from strata.control.forecast import USUAL_ROWS, Forecast
+from strata.control.rollouts import Rollouts
 from strata.training.hi_ppo.global_agent import RESTART_S
 from strata.training.replan.options import HORIZONS, Options
-from strata.training.replan.rules import MARGIN
 
-FITTED_ROWS: Final = 96
-"""Decisions that a forecast is fitted to: eight hours of 300 s."""
-
-MOST_ROWS: Final = 2 * FITTED_ROWS
-"""Measurements of a link that are kept: the rules are followed through the last FITTED_ROWS, each of which looks
-back as far."""
+MOST_ROWS: Final = 96
+"""Measurements of a link that are kept, and that a forecast is fitted to: eight hours of 300 s."""
 
 AHEAD: Final = 6
 """Decisions looked ahead at: what is still better then can be gone to then."""
 
-LEAD: Final = 1.0
-"""What the margin must have earned more than the expected gain to decide, in decisions' worth: less is luck."""
-
 _MOST_MOMENTS: Final = 1024
-
-
-class Leader(StrEnum):
-    """The rules that are followed: the largest expected gain, and what is faster now by half of the cost."""
-
-    GAIN = "gain"
-    MARGIN = "margin"
 
 
 class History:
@@ -71,8 +53,9 @@ class Moment:
 
     now [P]: what each earns with links as just measured. ahead [H, P]: expected now and at the next decisions.
     cost [P, P]: what going from one to another costs once; inf where weights cannot be moved. pause [P, P]: how
-    long that takes, in decisions. rho [P]: see `Forecast`. first [P]: what each is worth to who has no plan yet:
-    what it earns now and what it earned before, on average; now alone where a link is beyond any noise.
+    long that takes, in decisions. rho [P]: see `Forecast`. rollouts: what may come. first [P]: what each is
+    worth to who has no plan yet: what it earns now and what it earned before, on average; now alone where a link
+    is beyond any noise.
     """
 
     now: Floats
@@ -81,6 +64,7 @@ class Moment:
     pause: Floats
     rho: Floats
     first: Floats
+    rollouts: Rollouts
 
     @cached_property
     def gain(self) -> Floats:
@@ -94,30 +78,13 @@ class Moment:
         np.fill_diagonal(gain, 0.0)
         return gain
 
-    @cached_property
-    def margin(self) -> Floats:
-        """[P, P]: how much faster a plan is now, half of the cost of going there taken off."""
-        worth = self.now[None] - self.now[:, None] - MARGIN * self.cost
-        np.fill_diagonal(worth, 0.0)
-        return np.asarray(worth)
-
-    @cached_property
-    def picks(self) -> dict[Leader, Ints]:
-        """Where each rule goes from each plan [P]; a tie stays."""
-        worths = {Leader.GAIN: self.gain, Leader.MARGIN: self.margin}
-        stays = np.arange(len(self.now))
-        return {
-            name: np.where(worth.max(axis=1) > 0, worth.argmax(axis=1), stays) for name, worth in worths.items()
-        }
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
     """P plans at one decision of a job.
 
-    now, ahead, rho: see `Moment`. cost, gain [P]: from the plan in use; where there is none the gain is
+    now, ahead, rho, rollouts: see `Moment`. cost, gain [P]: from the plan in use; where there is none the gain is
     `Moment.first`. current: -1 for none yet.
-    leader: the rule that decides. analogs: all decisions measured so far.
     """
 
     now: Floats
@@ -126,8 +93,7 @@ class Outlook:
     gain: Floats
     rho: Floats
     current: int
-    leader: Leader
-    analogs: Analogs
+    rollouts: Rollouts
 
     def options(self, legal: Bools) -> Options:
         """Return the same as one decision for rules and learned policies."""
@@ -158,72 +124,45 @@ def outlook_of(
     for what is assumed.
     """
     restart_s = RESTART_S if restart_s is None else restart_s
-    moments = _moments(candidates, history, interval_s=interval_s, restart_s=restart_s)
-    last = moments[-1]
-    nominal = candidates.moves_s((1.0,) * len(candidates.pairs))
-    analogs = Analogs(
-        np.stack([candidates.usual / candidates.nominal.max(), *(moment.now for moment in moments)]),
-        (_pause(nominal, interval_s, restart_s), *(moment.pause for moment in moments)),
-    )
-    if current < 0:
-        none = np.zeros(len(last.now))
-        return Outlook(last.now, last.ahead, none, last.first, last.rho, current, Leader.GAIN, analogs)
-    return Outlook(
-        last.now, last.ahead, last.cost[current], last.gain[current], last.rho, current, _leader(moments), analogs
-    )
+    last = _latest(candidates, history, interval_s=interval_s, restart_s=restart_s)
+    none = np.zeros(len(last.now))
+    cost, gain = (none, last.first) if current < 0 else (last.cost[current], last.gain[current])
+    return Outlook(last.now, last.ahead, cost, gain, last.rho, current, last.rollouts)
 
 
-def _leader(moments: list[Moment]) -> Leader:
-    """Return the rule that decides, both followed from one plan through the past: the margin where it would have
-    earned clearly more."""
-    first = int(moments[0].first.argmax())
-    earned = dict.fromkeys(Leader, 0.0)
-    for name in Leader:
-        plan, pause = first, 0.0
-        for moment in moments[1:]:
-            to = int(moment.picks[name][plan])
-            if to != plan:
-                plan, pause = to, float(moment.pause[plan, to])
-            earned[name] += float(moment.now[plan]) * max(0.0, 1 - pause)
-            pause = max(0.0, pause - 1)
-    return Leader.MARGIN if earned[Leader.MARGIN] > earned[Leader.GAIN] + LEAD else Leader.GAIN
-
-
-def _moments(candidates: Candidates, history: History, *, interval_s: float, restart_s: float) -> list[Moment]:
-    """Return the last FITTED_ROWS decisions; those looked at before are remembered."""
-    # Weights are moved over any link, but no plan's rate depends on one that none sends over.
-    rows, marks, moments = history.rows, history.marks, list[Moment]()
-    candidates.prepare(rows)
-    for at in range(max(0, len(rows) - FITTED_ROWS), len(rows)):
-        begin = max(0, at + 1 - FITTED_ROWS)
-        key = (interval_s, restart_s, *marks[begin : at + 1])
-        known = candidates.moments.get(key)
-        if not isinstance(known, Moment):
-            if len(candidates.moments) >= _MOST_MOMENTS:
-                candidates.moments.clear()
-            rates = np.stack([candidates.rates(row) for row in rows[begin : at + 1]])
-            known = _moment(candidates, rates, rows[at], interval_s=interval_s, restart_s=restart_s)
-            candidates.moments[key] = known
-        moments.append(known)
-    return moments
+def _latest(candidates: Candidates, history: History, *, interval_s: float, restart_s: float) -> Moment:
+    """Return the last decision; those looked at before are remembered."""
+    key = (interval_s, restart_s, *history.marks)
+    known = candidates.moments.get(key)
+    if not isinstance(known, Moment):
+        if len(candidates.moments) >= _MOST_MOMENTS:
+            candidates.moments.clear()
+        known = _moment(candidates, history.rows, interval_s=interval_s, restart_s=restart_s)
+        candidates.moments[key] = known
+    return known
 
 
 def _moment(
-    candidates: Candidates, rates: Floats, row: tuple[float, ...], *, interval_s: float, restart_s: float
+    candidates: Candidates, rows: list[tuple[float, ...]], *, interval_s: float, restart_s: float
 ) -> Moment:
+    # Weights are moved over any link, but no plan's rate depends on one that none sends over.
+    candidates.prepare(rows)
     best = candidates.nominal.max()
-    rates, usual = rates / best, candidates.usual / best
+    rates, usual = np.stack([candidates.rates(row) for row in rows]) / best, candidates.usual / best
     forecast = Forecast.of(rates, usual)
-    pause = _pause(candidates.moves_s(row), interval_s, restart_s)
-    now, mean = rates[-1], rates.mean(axis=0)
+    states = [*rows, (1.0,) * len(candidates.pairs)]
+    pauses = np.stack([_pause(candidates.moves_s(row), interval_s, restart_s) for row in states])
+    pause, now, mean = pauses[-2], rates[-1], rates.mean(axis=0)
     before = (rates[:-1].sum(axis=0) + usual) / len(rates)
+    ahead = forecast.ahead(HORIZONS[-1] + 1)
     return Moment(
         now,
-        forecast.ahead(HORIZONS[-1] + 1),
+        ahead,
         pause * np.maximum(now, mean)[None],
         pause,
         forecast.rho,
-        now + np.where(candidates.beyond_noise(row), now, before),
+        now + np.where(candidates.beyond_noise(rows[-1]), now, before),
+        Rollouts(rates, np.tile(usual, (USUAL_ROWS, 1)), ahead[0], forecast.rho, pauses[:-1], pauses[-1]),
     )
 
 

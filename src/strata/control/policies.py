@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools
-from strata.control.outlook import Leader, Outlook
+from strata.control.outlook import Outlook
 from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 from strata.training.replan import rules
 
@@ -19,7 +19,7 @@ class PolicyName(StrEnum):
     """What decides.
 
     never: the first plan. hysteresis: where a step is faster now by half the switch's cost. exact: the largest
-    expected gain over the outlook, the switch paid. hi-ppo: the learned policy, held to the exact figures.
+    expected gain over the outlook, the switch paid. hi-ppo: the learned policy, held to what futures tell.
     """
 
     HI_PPO = "hi-ppo"
@@ -31,11 +31,8 @@ class PolicyName(StrEnum):
 Choose = Callable[[Outlook, Bools], int]
 """The index of a plan, -1 where none is legal: of an outlook and of which plans [P] may be taken now."""
 
-YIELD: Final = 0.5
-"""Share of the exact rule's expected gain that the learned policy's pick must have, else that rule's is taken."""
-
-TOLD: Final = 10.0
-"""What a plan must be worth more in the long run, in standard deviations of noise, for the past to decide."""
+SLACK: Final = 0.02
+"""Of what the futures tell, in decisions at the best rate: within it the learned policy chooses."""
 
 
 def choose_by(name: PolicyName) -> Choose:
@@ -78,29 +75,19 @@ def never(outlook: Outlook, legal: Bools) -> int:
 
 
 def learned(policy: HiPpoPolicy) -> Choose:
-    """Return Hi-PPO's inter-domain agent on the outlook, unless a fixed margin would have earned clearly more.
+    """Return Hi-PPO's inter-domain agent on the outlook, held to what would come of its pick (`rollouts`).
 
-    Its pick is taken where the exact figures see little loss in it. Where what followed states like this one tells
-    clearly more than any noise that another plan is worth more, that one is.
+    What a fixed margin would do is left only where that is surely worth more; its pick is taken where it is worth
+    as much as the best.
     """
 
-    def follow(outlook: Outlook, legal: Bools) -> int:
-        if outlook.current >= 0 and legal[outlook.current] and outlook.leader is Leader.MARGIN:
-            return hysteresis(outlook, legal)
-        best = exact(outlook, legal)
-        if best < 0 or outlook.current < 0:
-            return best
-        pick = int(policy.choose(outlook.options(legal))[0])
-        gains = outlook.gain
-        return pick if gains[pick] >= YIELD * gains[best] and gains[pick] >= 0 else best
-
     def choose(outlook: Outlook, legal: Bools) -> int:
-        pick = follow(outlook, legal)
-        if pick < 0 or outlook.current < 0 or not outlook.analogs.tells:
-            return pick
-        worth = np.where(legal & np.isfinite(outlook.cost), outlook.analogs.worth(outlook.current), -np.inf)
-        best = int(worth.argmax())
-        return best if worth[best] > worth[pick] + TOLD * outlook.analogs.noise else pick
+        margin = hysteresis(outlook, legal)
+        if margin < 0 or outlook.current < 0:
+            return exact(outlook, legal)
+        worth = outlook.rollouts.surely(outlook.current, legal, base=margin)
+        best, pick = int(worth.argmax()), int(policy.choose(outlook.options(legal))[0])
+        return pick if worth[pick] >= worth[best] - SLACK else best
 
     return choose
 

@@ -1,0 +1,104 @@
+"""What going to a plan is worth where a fixed margin decides from then on, over futures drawn from the past.
+
+Rollouts of a base rule (Bertsekas, Tsitsiklis and Wu 1997, Journal of Heuristics 3, 245-262): who deviates from
+the rule only where that earns more, and follows it again afterwards, is no worse than the rule, as far as the
+futures are like what comes. All plans meet the same futures, so what chance does to all of them is no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Bools, Floats, Ints
+from strata.training.replan.rules import MARGIN
+
+FUTURES: Final = 32
+DECISIONS: Final = 8
+"""Of each future: where a switch pays at all, it mostly does within them."""
+
+SURE: Final = 3.0
+"""Standard errors over futures by which a gain must be above LEAST: the belief's spread, not its mean alone."""
+
+LEAST: Final = 0.2
+"""Gain that is none, in decisions at the best rate."""
+
+NEVER: Final = 1e3
+"""What a switch takes where weights cannot be moved, in decisions."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rollouts:
+    """P plans at one decision, in shares of the best nominal rate.
+
+    past [T, P]: what each earned at every decision, the last row now, and rows of what it usually earns, which
+    count as if measured. level [P]: expected now. rho [P]: chance that a level lasts. pauses [T, P, P]: decisions
+    that switches took then, nominal [P, P]: where links are as stated; inf where weights cannot be moved.
+    """
+
+    past: Floats
+    usual: Floats
+    level: Floats
+    rho: Floats
+    pauses: Floats
+    nominal: Floats
+
+    def earned(self, current: int, legal: Bools) -> Floats:
+        """Return what going from a plan to each earns, [P, FUTURES]; -inf to where it cannot go."""
+        (rates, rows), count = self._futures(), len(self.level)
+        every = np.concatenate([self.pauses, self.nominal[None]])
+        every, pause = np.where(np.isfinite(every), every, NEVER), self.pauses[-1, current].copy()
+        pause[current] = 0.0
+        usual = np.concatenate([self.past, self.usual]).mean(axis=0)
+        plans = np.tile(np.arange(count)[:, None], (1, FUTURES))
+        left = np.tile(np.where(np.isfinite(pause), pause, NEVER)[:, None], (1, FUTURES))
+        each, sums = np.arange(FUTURES)[None], np.zeros((count, FUTURES))
+        for decision, (now, row) in enumerate(zip(rates, rows, strict=True)):  # now: (FUTURES, P), row: (FUTURES,)
+            if decision:
+                later = every[row[None], plans]  # (P, FUTURES, P)
+                worth = now[None] - now[each, plans][..., None] - MARGIN * later * np.maximum(now, usual)
+                worth = np.where(legal, worth, -np.inf)
+                to = worth.argmax(axis=2)
+                goes = (worth.max(axis=2) > 0) & (to != plans)
+                left, plans = (
+                    np.where(goes, np.take_along_axis(later, to[..., None], 2)[..., 0], left),
+                    np.where(goes, to, plans),
+                )
+            sums += now[each, plans] * np.maximum(0.0, 1 - left)
+            left = np.maximum(0.0, left - 1)
+        can_go = np.isfinite(pause) & (legal | (np.arange(count) == current))
+        return np.where(can_go[:, None], sums, -np.inf)
+
+    def surely(self, current: int, legal: Bools, *, base: int) -> Floats:
+        """Return what each plan [P] surely earns more than `base`, which must be one to go to; 0 for that."""
+        earned = self.earned(current, legal)
+        there = np.isfinite(earned[:, 0])
+        more = earned[there] - earned[base]
+        result = np.full(len(earned), -np.inf)
+        result[there] = more.mean(axis=1) - SURE * more.std(axis=1) / np.sqrt(FUTURES) - LEAST
+        result[base] = 0.0
+        return result
+
+    def _futures(self) -> tuple[Floats, Ints]:
+        """Return rates [DECISIONS + 1, FUTURES, P]: a level lasts, or comes to what it was some time before; and
+        whose pauses hold then [DECISIONS + 1, FUTURES], a row of the past or the nominal ones: a link that is down
+        holds both, so what gets stuck is weighed with what it would then lose.
+
+        Plans' levels end together where they last as long, as they cross the same links. The draws are always the
+        same ones, so a decision is a function of what was measured.
+        """
+        rng, rows = np.random.default_rng(0), np.concatenate([self.past, self.usual])
+        drawn = rng.integers(0, len(rows), (DECISIONS, FUTURES))
+        chance = rng.random((DECISIONS, FUTURES))
+        rates = np.empty((DECISIONS + 1, FUTURES, len(self.level)))
+        rates[0], level = self.past[-1], np.tile(self.level, (FUTURES, 1))
+        last = np.full((DECISIONS + 1, FUTURES), len(self.past) - 1)
+        source = np.minimum(drawn, len(self.past))
+        for decision in range(DECISIONS):
+            ends = chance[decision][:, None] > self.rho
+            level = np.where(ends, rows[drawn[decision]], level)
+            rates[decision + 1] = level
+            last[decision + 1] = np.where(chance[decision] > self.rho.mean(), source[decision], last[decision])
+        return rates, last
