@@ -15,11 +15,11 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.training.replan.rules import MARGIN
 
-FUTURES: Final = 32
-DECISIONS: Final = 8
+FUTURES: Final = 64
+DECISIONS: Final = 16
 """Of each future: where a switch pays at all, it mostly does within them."""
 
-SURE: Final = 3.0
+SURE: Final = 2.0
 """Standard errors over futures by which a gain must be above LEAST: the belief's spread, not its mean alone."""
 
 LEAST: Final = 0.2
