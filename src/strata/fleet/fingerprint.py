@@ -11,6 +11,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
+from strata.fleet.rdma import RdmaPort
 
 LINK_BYTES_PER_S: Final[Mapping[str, float]] = {
     "nvlink": 300e9,
@@ -74,6 +75,7 @@ class Fingerprint:
     Places in `devices` count, not the tools' own `index`. notes: what could not be read, and why.
     measured: bytes/s of pairs where a micro-benchmark was run. can_p2p: devices reach each other's memory.
     held: by pod (`namespace/name`) and resource, the ids of devices as its device plugin calls them.
+    ports: what sends to other nodes by RDMA.
     """
 
     node: str
@@ -86,6 +88,7 @@ class Fingerprint:
     trust: Trust = Trust.MEASURED
     notes: tuple[str, ...] = ()
     held: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    ports: tuple[RdmaPort, ...] = ()
 
     def bandwidth(self) -> Floats:
         """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""

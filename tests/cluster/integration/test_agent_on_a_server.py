@@ -35,6 +35,11 @@ class Machine:
             device = self.device(bus)
             device.mkdir(parents=True)
             (device / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 0\n")
+        port = self.root / "class/infiniband/mlx5_0/ports/1"
+        (port / "gids").mkdir(parents=True)
+        (port / "gids/0").write_text("fe80:0000:0000:0001:0c42:a103:0065:b1ee\n")
+        for name, line in (("state", "4: ACTIVE"), ("rate", "200 Gb/sec (4X HDR)"), ("link_layer", "InfiniBand")):
+            (port / name).write_text(f"{line}\n")
 
     def device(self, bus):
         return self.root / f"bus/pci/devices/0000:{bus}:00.0"
@@ -105,6 +110,8 @@ def test_faults_are_published_through_an_outage_and_the_agent_stops_when_told(pl
     obj = api.get(COMPUTE_NODE, "node-7")
     assert {one["manager"] for one in meta(obj)["managedFields"]} == {MANAGER}
     assert obj["status"]["tool"] == "npu-smi"
+    assert obj["status"]["rdmaGroup"] == "ib-fe80000000000001"
+    assert [(port.card, port.rate_bytes_per_s) for port in fingerprint_of(obj).ports] == [("mlx5_0", 25e9)]
 
     counted = machine.device("c1") / "aer_dev_fatal"
     counts = iter(range(1, 10**9))

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from strata.cluster.api.crd.compute_node import compute_node
 from strata.control.discovery.fleet_file import fleet_text
 from strata.control.discovery.here import domains_here
 from strata.control.discovery.kube import domains_of_kube
@@ -14,6 +15,7 @@ from strata.errors import UsageError
 from strata.fleet import catalogue
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.rdma import RdmaPort
 from strata.fleet.schema import SlurmEntry, load_drivers, load_fleet
 
 RATES = {"fp32_flops": 40e9, "copy_bytes_per_s": 8e9}
@@ -23,7 +25,7 @@ def written(tmp_path, *domains):
     path = tmp_path / "fleet.yaml"
     path.write_text(fleet_text("found", domains, command="strata fleet discover", at="now"))
     figures = [line for line in path.read_text().splitlines() if re.match(r" {4}(?!trust|driver|#)\S+: ", line)]
-    assert all(re.search(r"  # (measured|assumed): \S", line) for line in figures), figures
+    assert all(re.search(r"  # (measured|analytic|assumed): \S", line) for line in figures), figures
     return path, load_fleet(path)
 
 
@@ -104,6 +106,27 @@ def test_a_kubernetes_cluster_is_read_from_capacity_and_labels(tmp_path):
     ]  # fmt: skip
     assert fleet.domains[0].accelerator.memory_bytes == pytest.approx(206.2e9, rel=1e-3)
     assert "resource: nvidia.com/gpu" in path.read_text()
+
+
+def test_a_cluster_whose_agents_see_rdma_ports_sends_as_its_slowest_node(tmp_path):
+    product = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    ports = [RdmaPort(f"mlx5_{i}", 1, "infiniband", is_active=True, rate_bytes_per_s=25e9) for i in range(8)]
+    agents = [
+        compute_node(
+            Fingerprint(at, devices("A100-SXM4-80GB"), ports=tuple(ports[:count])), at="2026-11-24T12:00:00Z"
+        )
+        for at, count in (("a", 8), ("b", 4))
+    ]
+    nodes = [kube_node("a", 8, product), kube_node("b", 8, product)]
+    path, fleet = written(tmp_path, *domains_of_kube("prod", nodes, agents))
+    assert fleet.domains[0].network_bandwidth_bytes_per_s == 4 * 25e9
+    assert "network_bandwidth: 800Gbps  # analytic: RDMA ports" in path.read_text()
+
+
+def test_a_node_whose_agent_sees_no_port_leaves_the_network_unsaid(tmp_path):
+    agents = [compute_node(Fingerprint("a", devices("A100-SXM4-80GB")), at="2026-11-24T12:00:00Z")]
+    path, _ = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 8, {})], agents))
+    assert "network_bandwidth" not in path.read_text()
 
 
 @pytest.mark.parametrize(

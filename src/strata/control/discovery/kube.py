@@ -11,6 +11,7 @@ from strata.cluster.api.kinds import Object, meta, name_of
 from strata.cluster.cache.capacity import DOMAIN_LABELS
 from strata.control.discovery.fleet_file import Card, FoundDomain, Told, card_called
 from strata.decision import Trust
+from strata.fleet.rdma import send_bytes_per_s
 from strata.fleet.vendor_resources import vendor_of
 
 PRODUCT_LABELS: Final = (
@@ -25,12 +26,17 @@ def domains_of_kube(context: str, nodes: Sequence[Object], compute_nodes: Sequen
     """Return the domains. compute_nodes: what our agents published; none where they are not installed."""
     agents = {name_of(obj): obj for obj in compute_nodes}
     groups: dict[tuple[str, str, str], list[tuple[int, Card]]] = {}
+    rates = {at: send_bytes_per_s(fingerprint_of(agent).ports) for at, agent in agents.items()}
+    slowest: dict[tuple[str, str, str], float] = {}
     for node in sorted(nodes, key=name_of):
         labels = meta(node).get("labels") or {}
         place = next((str(labels[key]) for key in DOMAIN_LABELS if labels.get(key)), "")
         for resource, count in _devices(node):
             card = _card(node, labels, vendor_of(resource), agents.get(name_of(node)))
-            groups.setdefault((place, resource, str(card.name.value)), []).append((count, card))
+            group = (place, resource, str(card.name.value))
+            groups.setdefault(group, []).append((count, card))
+            rate = rates.get(name_of(node)) or 0.0
+            slowest[group] = min(slowest.get(group, rate), rate)
     made = []
     for (place, resource, model), held in sorted(groups.items()):
         counts = [count for count, _ in held]
@@ -42,6 +48,9 @@ def domains_of_kube(context: str, nodes: Sequence[Object], compute_nodes: Sequen
         }
         if place:
             keys["region"] = Told(place, Trust.MEASURED, "label of its nodes")
+        if rate := slowest[place, resource, model]:
+            source = "RDMA ports, as negotiated, of the slowest node"
+            keys["network_bandwidth"] = Told(f"{rate * 8 / 1e9:g}Gbps", Trust.ANALYTIC, source)
         if card.inline:
             keys["intra_bandwidth"] = Told("12GB/s", Trust.ASSUMED, "PCIe; nobody told")
         alone = len({other for at, _, other in groups if at == place}) == 1

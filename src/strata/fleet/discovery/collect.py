@@ -16,6 +16,7 @@ from strata.fleet.discovery.table import Matrix
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import DeviceReading
 from strata.fleet.nvml import load
+from strata.fleet.rdma import read_ports
 
 T = TypeVar("T")
 
@@ -99,6 +100,7 @@ def collect(
         driver=", ".join(observation.driver for observation in observations if observation.driver),
         tool=", ".join(observation.tool for observation in observations),
         notes=tuple(notes),
+        ports=read_ports(machine, [device.bus_id for device in devices], root=root),
     )
     return Collected(fingerprint, readings, frozenset(answered), frozenset(failed))
 

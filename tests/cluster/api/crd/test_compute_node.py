@@ -18,6 +18,7 @@ from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.observation import die_of
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.rdma import RdmaPort
 from tests.cluster.api.crd.rules import object_faults
 from tests.cluster.builders import A100, B3, DIE, node
 from tests.support.laws import examples
@@ -140,6 +141,17 @@ def test_a_card_the_catalogue_has_not_keeps_what_was_measured_of_it():
     (device,) = back(measured).devices
     assert device.card.fp16_flops_measured == pytest.approx(100e12)
     assert (device.card.name, device.card.fp32_flops, device.card.memory_bytes) == ("XPU-9000", None, 32 * GIB)
+
+
+def test_ports_come_back_and_nodes_of_one_subnet_share_a_group():
+    port = RdmaPort(
+        "mlx5_0", 1, "infiniband", is_active=True, rate_bytes_per_s=50e9, subnet="fe80:0000:0000:0000",
+        bus_id="0000:04:00.0", numa_node=0, distance="pix",
+    )  # fmt: skip
+    fingerprint = replace(node("a", B3).fingerprint, ports=(port, RdmaPort("mlx5_1", 1, "roce-v2")))
+    assert written(fingerprint)["status"]["rdmaGroup"] == "ib-fe80000000000000"
+    assert back(fingerprint).ports == fingerprint.ports
+    assert list(object_faults(SCHEMA, written(fingerprint))) == []
 
 
 def test_the_object_shows_the_vector_with_its_trust_and_a_summary_for_lists():

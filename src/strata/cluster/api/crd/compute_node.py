@@ -22,6 +22,7 @@ from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
 from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.observation import die_of
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.rdma import RdmaPort, rdma_group
 
 Measurable = Literal["fp16", "fp32", "memory_bandwidth"]
 MEASURABLE: Final[tuple[Measurable, ...]] = get_args(Measurable)
@@ -53,6 +54,8 @@ def compute_node(
         "devices": [_device(device) for device in fingerprint.devices],
         "links": _links(fingerprint),
         "held": _held(fingerprint),
+        "ports": [_changed(port) for port in fingerprint.ports[: models.MOST_DEVICES]],
+        "rdmaGroup": rdma_group(fingerprint.ports),
         "summary": _summary(fingerprint),
     }
     obj = {
@@ -122,16 +125,15 @@ def fingerprint_of(obj: Object) -> Fingerprint:
         trust=Trust(status.trust),
         notes=tuple(status.notes),
         held=held,
+        ports=tuple(RdmaPort(**port.model_dump()) for port in status.ports),
     )
 
 
 def _device(device: Device) -> dict[str, Any]:
-    status: dict[str, Any] = {
-        models.camel(each.name): getattr(device, each.name)
-        for each in fields(Device)
-        if each.name not in ("card", "probe") and getattr(device, each.name) != each.default
+    status = _changed(device, without=("card", "probe")) | {
+        "health": device.health,
+        "memoryBytes": _whole(device.memory_bytes),
     }
-    status |= {"health": device.health, "memoryBytes": _whole(device.memory_bytes)}
     if device.memory_used_bytes is not None:
         status["memoryUsedBytes"] = _whole(device.memory_used_bytes)
     if device.card is not None:
@@ -140,6 +142,15 @@ def _device(device: Device) -> dict[str, Any]:
         power = {} if probe.power_w is None else {"powerW": probe.power_w}
         status["probe"] = {"at": moment(probe.at_s, "milliseconds"), "rateFlops": probe.rate_flops, **power}
     return status
+
+
+def _changed(item: Device | RdmaPort, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields that are not their defaults."""
+    return {
+        models.camel(each.name): getattr(item, each.name)
+        for each in fields(item)
+        if each.name not in without and getattr(item, each.name) != each.default
+    }
 
 
 def _whole(count: float) -> float:

@@ -158,6 +158,25 @@ class LinkStatus(_Written):
     """One direction, where it was measured."""
 
 
+class PortStatus(_Written):
+    """A port that sends to other nodes by RDMA."""
+
+    card: Word
+    """As the kernel calls it, such as mlx5_0."""
+    port: Annotated[int, Field(ge=1, le=255)]
+    fabric: Word
+    """infiniband, roce-v2, roce-v1 or ethernet."""
+    is_active: bool = False
+    rate_bytes_per_s: Figure = 0.0
+    """One direction, as negotiated."""
+    subnet: Word = ""
+    """The prefix of an InfiniBand subnet."""
+    bus_id: Word = ""
+    numa_node: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    distance: Literal["pix", "pxb", "phb", "node", "sys", ""] = ""
+    """Of the accelerator that is nearest, in the words of links."""
+
+
 class HeldStatus(_Written):
     """What a pod holds of a resource that a device plugin gives, by the kubelet's PodResources."""
 
@@ -209,8 +228,9 @@ class NodeStatus(_Written):
         default=[]
     )
     held: Annotated[list[HeldStatus], Field(max_length=MOST_HELD)] = Field(default=[])
+    ports: Annotated[list[PortStatus], Field(max_length=MOST_DEVICES)] = Field(default=[])
     rdma_group: Word = ""
-    """Nodes with the same word reach each other by RDMA."""
+    """Nodes with the same word reach each other by RDMA; labels of the node go before it."""
     rack: Word = ""
     summary: SummaryStatus | None = None
     conditions: Conditions = Field(default=[])
