@@ -237,16 +237,43 @@ def test_forks_and_kills_at_random_never_pass_the_limit(accelerators, ledger, tm
         FAKE_STATE=str(tmp_path / "state"),
         FAKE_DESCRIPTORS="1",
     )
-    done = accelerators.run("orphans", "gpa:0", "7", str(steps), "6", env=env, timeout_s=3600)
-    assert (done.returncode, done.stderr) == (0, "")
-    words = done.stdout.split()
-    made, kills, refused, held = (int(word) for word in words[1::2])
-    assert made >= steps
-    assert kills > 3
-    assert refused > steps / 100
-    assert GIB - 256 * MIB < read_state(tmp_path / "state").peak[0] <= GIB
-    assert held == 0
-    assert held_of(accelerators, ledger, limit=GIB) == 0
+    words = ("gpa:0", "7", str(steps), "6")
+    done = accelerators.run("orphans", *words, env=env, timeout_s=3600)
+    peak = read_state(tmp_path / "state").peak[0]
+    # All of it, whichever fails: who is killed when is the machine's doing, and may not come again.
+    said = f"orphans {' '.join(words)}: {done.returncode}, {done.stdout!r}, {done.stderr!r}, peak {peak / MIB} MiB"
+    assert (done.returncode, done.stderr) == (0, ""), said
+    made, kills, refused, held = (int(word) for word in done.stdout.split()[1::2])
+    assert made >= steps, said
+    assert kills > 3, said
+    assert refused > steps / 100, said
+    assert GIB - 256 * MIB < peak <= GIB, said
+    assert held == 0, said
+    assert held_of(accelerators, ledger, limit=GIB) == 0, said
+
+
+def test_no_descriptor_that_children_copy_is_locked(accelerators, ledger):
+    # A sweep's lock would last as long as they, when its process is killed in the middle of it.
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=env) as holder:
+        assert holder.stdout.readline() == "alloc 0\n"
+        folder = Path(f"/proc/{holder.pid}")
+        kept = [path.name for path in (folder / "fd").iterdir() if path.exists() and path.samefile(ledger)]
+        assert kept
+        assert not [name for name in kept if "lock:" in (folder / "fdinfo" / name).read_text()]
+        assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 2\n"
+        holder.kill()
+
+
+def test_who_waits_long_for_a_cpu_between_its_lock_and_its_name_has_not_cut_the_ledger_short(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"
+    poke(ledger, slot=0, owner=0, held=0)
+    slow = lock(ledger, 0)
+    with accelerators.start("calls", "dlsym", "alloc:600M", env=env) as process:
+        time.sleep(0.5)
+        os.close(slow)
+        assert process.communicate(timeout=60) == ("alloc 0\n", "")
 
 
 def test_children_forked_in_the_middle_of_other_threads_calls_find_no_lock_taken(accelerators, ledger):

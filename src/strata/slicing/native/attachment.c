@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -139,9 +140,7 @@ static const char *take_slot(struct attachment *attached, int file) {
     return NULL;
 }
 
-/* Kept open: a forked child inherits it with the device's descriptors, and with the last copy of those the driver frees
- * what we hold; so the lock on our slot lasts as long. A number behind theirs, since exit and exec close in order; out of
- * the way of programs that number their files themselves. */
+/* Out of the way of programs that number their files themselves. */
 static int keep(int file) {
     static const int places[] = {1000, 250};
     int kept = -1;
@@ -152,13 +151,49 @@ static int keep(int file) {
     return kept >= 0 ? kept : file;
 }
 
+/* The file that has our slot's lock stays open in the queue of a socket, which is kept. A forked child inherits the socket
+ * with the device's descriptors, and with the last copy of those the driver frees what we hold. Linux ends the files that
+ * a task closes at once, by exit or exec, last one first (task_work, since 4.3): a descriptor of a number behind the
+ * device's would be unlocked before the device's is closed, one before it is not to be had for sure. What a socket's end
+ * closes comes after all those. */
+static void keep_locked(int file) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof file)];
+    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof file), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec word = {"", 1};
+    struct msghdr message = {.msg_iov = &word, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int ends[2] = {-1, -1};
+    memcpy(CMSG_DATA(&control.header), &file, sizeof file);
+    bool is_sent = socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) == 0 && sendmsg(ends[0], &message, 0) == 1;
+    keep(is_sent ? ends[1] : file); // where sockets are forbidden
+    if (ends[0] >= 0)
+        close(ends[0]);
+    if (ends[0] >= 0 && !is_sent)
+        close(ends[1]);
+    if (is_sent)
+        close(file);
+}
+
+/* The file once more, with locks of its own. */
+static int open_again(int file) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int again = open(path, O_RDWR | O_CLOEXEC);
+    return again >= 0 ? again : open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+}
+
 static bool attach(struct attachment *attached) {
-    int known = errno, file = open_file(quota_limits()->ledger);
-    const char *why = file < 0 ? strerror(errno) : take_slot(attached, file);
+    int known = errno, file = open_file(quota_limits()->ledger), locking = file < 0 ? -1 : open_again(file);
+    const char *why = locking < 0 ? strerror(errno) : take_slot(attached, locking);
+    if (!why) {
+        keep_locked(locking);
+        attached->descriptor = keep(file);
+    }
+    if (why && locking >= 0)
+        close(locking);
     if (why && file >= 0)
         close(file);
-    else if (!why)
-        attached->descriptor = keep(file);
     errno = known;
     if (why)
         quota_say("no ledger at %s: %s; %s", quota_limits()->ledger, why,
@@ -177,16 +212,14 @@ bool ledger_sweep(struct attachment *attached) {
         atomic_store(&attached->state, QUOTA_LOST);
         return false;
     }
-    // Locks of one descriptor do not keep its own threads apart.
+    // One thread at a time: what another's sweep has locked would count as alive.
     for (unsigned turn = 0; atomic_exchange(&attached->sweeping, 1); turn++)
         quota_wait(turn);
-    bool is_ours = is_the_file(attached, file);
-    if (!is_ours)
-        file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    file = is_the_file(attached, file) ? open_again(file) : open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     // Another file in its place knows nothing of who lives.
     if (is_the_file(attached, file))
         slots_sweep(attached->file, file, (int)attached->slot, 0, LEDGER_SLOTS);
-    if (!is_ours && file >= 0)
+    if (file >= 0)
         close(file);
     atomic_store(&attached->sweeping, 0);
     errno = known;

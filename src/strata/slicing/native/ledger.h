@@ -13,7 +13,8 @@ struct attachment {
     struct ledger_file *file;
     dev_t device; /* of the file, to know it again */
     ino_t inode;
-    int descriptor; /* open, unless the program has closed it */
+    int descriptor; /* to sweep by, also where the file was removed; the program may have closed it. Without locks: those
+                     * of a sweep in which we are killed would last as long as our children, who have copies */
     _Atomic uint32_t sweeping;
     bool is_first; /* nobody else lived in the ledger when we came */
     _Atomic int8_t rows[NUM_VENDORS][QUOTA_MOST_DEVICES]; /* 0 not known, else row + 1, or ROW_UNLIMITED */

@@ -1,10 +1,10 @@
 /* Which slot of the ledger is whose: a process has a lock on its slot's word in the file, and lives while it has.
  *
  * The lock is one of an open file (F_OFD_SETLK, Linux 3.15), which the process has both mapped and open: the kernel lets
- * go of it when the mapping and every copy of the descriptor have ended, by exit, by SIGKILL or by exec. Forked children
- * inherit the descriptor as they inherit the device's, and the driver frees memory with the last copy of that: a slot of
- * a process that is gone counts until its children are (too long where one has closed the device alone). So who lives is
- * told without pids, which containers that share a slice count each for itself, and which are used again.
+ * go of it when the mapping and every copy of what keeps it open (attachment.c) have ended, by exit, by SIGKILL or by exec.
+ * Forked children inherit that as they inherit the device's descriptors, and the driver frees memory with the last copy of
+ * those: a slot of a process that is gone counts until its children are (too long where one has closed the device alone).
+ * So who lives is told without pids, which containers that share a slice count each for itself, and which are used again.
  *
  * Only who has the lock writes to a slot. Who finds a slot unlocked that is not free, locks it, sets its words to 0, and
  * then the owner; killed in between, it leaves that to the next. A free slot's words are all 0.
@@ -16,7 +16,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#define CUT_TURNS 1000
+#define CUT_TURNS 20000 // some 2 s: whoever takes a slot may have to wait for a CPU between its lock and its name
 
 #ifndef F_OFD_SETLK
 #define F_OFD_SETLK 37

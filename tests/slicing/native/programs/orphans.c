@@ -6,6 +6,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +31,21 @@ static unsigned next(unsigned long *random)
 
 static void work(unsigned long random, long most_steps);
 
+/* Files that take the kernel a while to close, between the device's and what the library keeps: so others look at a
+ * process that is gone while it is still letting go. */
+static void open_slow_files(void)
+{
+    for (int i = 0; i < 16; i++) {
+        int file = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (file < 0 || fallocate(file, 0, 0, 1 << 20) != 0)
+            return;
+    }
+}
+
 /* What children of a program do with what they have inherited. */
 static void be_child(unsigned long random)
 {
+    open_slow_files();
     switch (next(&random) % 4) {
     case 0:
         ((void (*)(void))(uintptr_t)dlsym(library(), "fake_close"))();
