@@ -283,7 +283,8 @@ class ChainSpace:
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
         most = np.maximum(0.0, room / (state + in_flight * kept) * (1 + 1e-9))
         freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[group]) * shape.samples
-        return most, (state / in_flight + kept) / max(freed, 1e-300)
+        # Where recomputing frees nothing, `most` alone says how many stay beyond it.
+        return most, (state / in_flight + kept) / freed if freed > 0 else np.zeros(len(in_flight))
 
     @property
     def _like_layers(self) -> tuple[int, int]:
