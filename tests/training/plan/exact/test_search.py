@@ -5,7 +5,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.training.plan.exact.chain_space import ChainSpace
@@ -45,6 +45,22 @@ def test_sharings_searched_alone_as_those_of_wide_fleets_are_are_no_worse_than_e
     best_s = min((report.step_time_s for report in problem.model.reports(built)), default=np.inf)
     assert found.best_score <= best_s * (1 + 1e-4)
     assert not found.stopped
+
+
+@examples(25)
+@given(st.integers(0, 10**6))
+@example(537842)  # the first branch cannot be built, and what shows it raises the bounds of those after it
+def test_no_branch_that_is_left_unopened_could_be_better_than_what_is_proved(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    looked, opened = Search(problem, Scales(), (), clock=lambda: 0.0, deadline=1.0, shards=space), set[int]()
+    build = looked._open
+    looked._open = lambda code, *more: opened.add(code) or build(code, *more)
+    found = looked.run()
+    left = [bound for bound, code in zip(looked.branches.bounds, looked.branches.codes, strict=True)
+            if int(code) not in opened]  # fmt: skip
+    assert found.bound <= min(left, default=np.inf)
+    assert found.by_set or not np.isfinite(min(left, default=np.inf))
 
 
 def test_an_incumbent_that_is_good_enough_leaves_nothing_to_find():

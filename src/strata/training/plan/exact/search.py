@@ -254,12 +254,14 @@ class Search:
                 if floor < branch and not (self.is_wide and opened < DIVE and len(left)):
                     new = self._look(lots, min(branch, threshold))
                     left = self._in_order(np.concatenate([left, new]), pick, best)
-                elif self._become_closer(int(left[0])) and opened >= DIVE:
-                    left = self._in_order(left, pick, best)
                 else:
-                    before = self._serial
-                    self._open(int(branches.codes[left[0]]), best, branch)
-                    left, opened, fitting = left[1:], opened + 1, fitting + (self._serial > before)
+                    first, is_closer = left[0], self._become_closer(int(left[0]))
+                    if opened < DIVE or not is_closer:
+                        before = self._serial
+                        self._open(int(branches.codes[first]), best, branch)
+                        left, opened, fitting = left[1:], opened + 1, fitting + (self._serial > before)
+                    if is_closer:  # not only the first has another bound now
+                        left = self._in_order(left, pick, best)
             elif plan < threshold:
                 dive = max(dive, 2 * opened)
                 self._evaluate_next(threshold)
