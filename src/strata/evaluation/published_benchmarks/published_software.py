@@ -23,7 +23,11 @@ _OF_MEGATRON_LM: Final = {
 late 2023, and off unless asked for); with bf16 gradients are in 32 bit (fp16 in the first two). Since 2022 sums of
 the backward run behind gradients of weights (recalled: arXiv 2205.05198 §6.2, recomputing costs 39 %, not 33)."""
 
-_WITHOUT_TRANSFORMER_ENGINE: Final = ("mosaic", "torchtitan")
+_TRAINER: Final = "transformers"
+"""Source whose rows `benchmarks/gpu_training.py` measured: PyTorch without its compiler, unless the name says
+"compile", and gradients in 32 bit, since weights are."""
+
+_WITHOUT_TRANSFORMER_ENGINE: Final = ("mosaic", "torchtitan", _TRAINER)
 _WITH_TRANSFORMER_ENGINE: Final = ("megatron-core", "megatron-bridge", "nemo", "nvidia")
 """Beginnings of sources whose software multiplied in 8 bit within PyTorch, with its attention, or that is made of
 Transformer Engine in 16 bit too. Of others the precision decides."""
@@ -48,14 +52,15 @@ def software_of(run: PublishedRun) -> Software:
     if source.startswith(_WITH_TRANSFORMER_ENGINE):
         return _megatron(run)
     is_dual, is_titan = source.startswith(_DUAL_PIPE), source.startswith("torchtitan")
+    is_trainer = source.startswith(_TRAINER)
     return Software(
         transformer_engine=False if source.startswith(_WITHOUT_TRANSFORMER_ENGINE) else None,
         # MPT has flash-attention's loss (`fused_crossentropy`); torchtitan has compiled its own since 2025.
         fused_loss=source.startswith("mosaic") or (is_titan and run.accelerator.name.startswith("H200")),
-        fused_norms=not (is_titan and _is_eager(run)),
+        fused_norms=not ((is_titan and _is_eager(run)) or (is_trainer and "compile" not in run.name.casefold())),
         hides_sums=_ASYNC.search(f"{run.name} {run.note}") is not None,
         row_scales="rowwise" in run.name.casefold() + run.note.casefold(),
-        wide_gradients=is_titan and run.pipeline_parallel > 1,
+        wide_gradients=is_trainer or (is_titan and run.pipeline_parallel > 1),
         drops_tokens=run.drops_tokens,
         hides_exchanges=is_dual,
         sorts_apart=not is_dual,

@@ -1,6 +1,7 @@
 """Takes and gives back stream-ordered memory at random at the limit of a slice, in sizes that leave holes.
 
-Prints how often it was refused and the least that the slice had left: words are a seed and a number of steps."""
+Says when its context is there and waits for a line; then prints how often it was refused and the least that the
+slice had left. Words are a seed and a number of steps."""
 
 import random
 import sys
@@ -13,6 +14,8 @@ def main() -> None:
     generator, held, refused = random.Random(seed), [], 0
     begin()
     room = free_bytes()
+    say(room=room)
+    sys.stdin.readline()
     least = room
     for _ in range(steps):
         if held and generator.random() < 0.48:
