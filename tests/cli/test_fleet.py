@@ -47,3 +47,31 @@ def test_two_contexts_of_one_cluster_do_not_count_its_devices_twice(monkeypatch,
     assert "--kube admin@west: the cluster of --kube west, too: n1 is in both" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_what_is_free_and_what_is_doubted_is_said_as_far_as_we_may_look(monkeypatch, capsys):
+    pytest.importorskip("lightkube")
+    from strata.cluster.api.errors import ApiFailed
+    from strata.cluster.api.kinds import NODE, POD
+
+    class Fake:
+        def list(self, kind):
+            if kind == POD:
+                raise ApiFailed("GET /api/v1/pods: 403: nobody cannot list resource pods", status=403)
+            labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+            node = {
+                "metadata": {"name": "n1", "uid": "1", "labels": labels},
+                "status": {"capacity": {"nvidia.com/gpu": "8"}},
+            }
+            agent = {"metadata": {"name": "n1"}, "status": {"devices": 3}}
+            return ([node] if kind == NODE else [agent]), ""
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr("strata.cluster.api.client.connect", lambda **_: Fake())
+    assert run(["fleet", "discover", "--kube", "west"]) == 0
+    out, error = capsys.readouterr()
+    assert "free_gpus" not in out
+    assert "warning: --kube west: what is free is not said: GET /api/v1/pods: 403" in error
+    assert "warning: west: n1: what its agent published cannot be read, so labels are believed" in error

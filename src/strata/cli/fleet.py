@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ import click
 from strata.cli.output import emit, output_option
 from strata.cli.parameters import PATH
 from strata.errors import UsageError
-from strata.tables import Shown, rows
+from strata.tables import Shown, printable, rows
 
 if TYPE_CHECKING:
-    from strata.control.discovery.fleet_file import FoundDomain
+    from strata.cluster.api.kinds import Object
+    from strata.fleet.discovery.fleet_file import FoundDomain
 
 
 @click.command()
@@ -43,7 +45,7 @@ def discover(
     """
     from datetime import UTC, datetime
 
-    from strata.control.discovery.fleet_file import fleet_text
+    from strata.fleet.discovery.fleet_file import fleet_text
 
     usual = [None] if is_slurm and not confs else []
     places = [*usual, *(Path(conf).absolute() for conf in confs)]
@@ -55,6 +57,8 @@ def discover(
     owners: dict[str, str] = {}
     for context in contexts:
         domains += _of_kube(kubeconfig, context, owners)
+    for doubt in (f"{domain.name}: {doubt}" for domain in domains for doubt in domain.doubts):
+        click.echo(printable(f"warning: {doubt}"), err=True)
     flags = [flag for flag, given in (("--local", is_local), ("--slurm", places), ("--kube", contexts)) if given]
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ")
     click.echo(fleet_text(name, domains, command=f"strata fleet discover {' '.join(flags)}", at=at), nl=False)
@@ -126,7 +130,7 @@ def _of_kube(kubeconfig: str | None, context: str, owners: dict[str, str]) -> li
 
     from strata.cluster.api.client import connect
     from strata.cluster.api.errors import ApiFailed
-    from strata.cluster.api.kinds import COMPUTE_NODE, NODE, meta, name_of
+    from strata.cluster.api.kinds import COMPUTE_NODE, NODE, POD, meta, name_of
     from strata.control.discovery.kube import domains_of_kube
 
     with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
@@ -137,10 +141,17 @@ def _of_kube(kubeconfig: str | None, context: str, owners: dict[str, str]) -> li
             if failed.status != 404:  # our definitions are not installed there
                 raise
             agents = ()
+        pods: Sequence[Object] | None = None
+        try:
+            pods, _ = api.list(POD)
+        except ApiFailed as failed:
+            if failed.status != 403:
+                raise
+            click.echo(f"warning: --kube {context}: what is free is not said: {failed}", err=True)
     known = next((node for node in nodes if meta(node).get("uid") in owners), None)
     if known is not None:
         first = owners[meta(known)["uid"]]
         problem = f"--kube {context}: the cluster of --kube {first}, too: {name_of(known)} is in both"
         raise UsageError(problem, hint=f"leave out --kube {context}: its devices would count twice")
     owners.update((meta(node)["uid"], context) for node in nodes)
-    return domains_of_kube(context, nodes, agents)
+    return domains_of_kube(context, nodes, agents, pods)

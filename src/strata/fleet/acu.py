@@ -22,7 +22,7 @@ from strata import units
 from strata.decision import Trust, worst
 from strata.errors import UsageError
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.catalogue import accelerator
+from strata.fleet.catalogue import accelerator, card_named
 
 Figure = Literal["fp16", "fp32", "memory", "memory_bandwidth", "link_bandwidth"]
 """A component of the vector. Rates in FLOP/s, memory in bytes, bandwidths in bytes/s."""
@@ -99,13 +99,7 @@ def deliverable(card: Accelerator, figure: Figure) -> tuple[float, Trust] | None
 
     Measured if somebody measured it, else nominal times `REACHED` (memory and links: nominal).
     """
-    nominal, measured = {
-        "fp16": (card.fp16_flops, card.fp16_flops_measured),
-        "fp32": (card.fp32_flops, card.fp32_flops_measured),
-        "memory": (card.memory_bytes or None, None),
-        "memory_bandwidth": (card.memory_bandwidth_bytes_per_s, card.memory_bandwidth_measured_bytes_per_s),
-        "link_bandwidth": (card.interconnect_bytes_per_s, None),
-    }[figure]
+    nominal, measured = _nominal_and_measured(card, figure)
     if measured is not None:
         return measured, Trust.MEASURED
     if nominal is None:
@@ -115,6 +109,28 @@ def deliverable(card: Accelerator, figure: Figure) -> tuple[float, Trust] | None
     # The ratio was measured on the reference's own die; for any other card it is a guess.
     trust = Trust.CALIBRATED if card.name == REFERENCE else Trust.ASSUMED
     return nominal * REACHED[figure], trust
+
+
+def _nominal_and_measured(card: Accelerator, figure: Figure) -> tuple[float | None, float | None]:
+    return {
+        "fp16": (card.fp16_flops, card.fp16_flops_measured),
+        "fp32": (card.fp32_flops, card.fp32_flops_measured),
+        "memory": (card.memory_bytes or None, None),
+        "memory_bandwidth": (card.memory_bandwidth_bytes_per_s, card.memory_bandwidth_measured_bytes_per_s),
+        "link_bandwidth": (card.interconnect_bytes_per_s, None),
+    }[figure]
+
+
+def against_its_kind(card: Accelerator, figure: Figure) -> float:
+    """Return the share of nominal that a card was measured at, over that of the catalogue's card of its name.
+
+    1 where either is not known, as for every card that is the catalogue's own.
+    """
+    usual, (nominal, measured) = card_named(card.name), _nominal_and_measured(card, figure)
+    if usual is None or usual is card or not nominal or measured is None:
+        return 1.0
+    delivered, on_paper = deliverable(usual, figure), _nominal_and_measured(usual, figure)[0]
+    return measured / nominal / (delivered[0] / on_paper) if delivered and on_paper else 1.0
 
 
 def acu(card: Accelerator) -> AcuVector:

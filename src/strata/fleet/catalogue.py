@@ -50,6 +50,11 @@ def accelerator(name: str) -> Accelerator:
     )
 
 
+def card_named(name: str) -> Accelerator | None:
+    """Return what `accelerator` does, None where that is nothing, or might be several."""
+    return _by_key().get(_key(name))
+
+
 def _key(name: str) -> str:
     return name.casefold().translate(str.maketrans("", "", " \t_-")).removeprefix("nvidia")
 

@@ -32,7 +32,7 @@ class Domain:
     network_bandwidth_bytes_per_s: per node, one direction, between nodes of the domain.
     uplink_bytes_per_s: to all other domains together, each direction; None where only the links bound it.
     price_usd_per_device_hour: None where no price is known; money is then reported as unknown, not as zero.
-    assumed: figures above that nobody gave.
+    assumed: figures above that nobody gave. num_free_devices: when somebody looked, None where nobody did.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Domain:
     region: str = ""
     uplink_bytes_per_s: float | None = None
     assumed: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    num_free_devices: int | None = field(default=None, repr=False, compare=False)  # of a moment: plans outlive it
 
     @property
     def num_nodes(self) -> int:

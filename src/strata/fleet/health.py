@@ -71,7 +71,7 @@ SLOWER: Final = 0.1
 class DeviceReading:
     """A device's counters at one time; None where its tool does not tell.
 
-    Counters grow until the driver restarts. throttled: reasons active now.
+    Counters grow until the driver restarts. throttled: reasons active now. processes: that compute on it now.
     """
 
     at_s: float
@@ -83,6 +83,7 @@ class DeviceReading:
     aer: Aer | None = None
     pcie_replays: int | None = None
     temperature_c: float | None = None
+    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

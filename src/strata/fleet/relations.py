@@ -56,17 +56,20 @@ def _domain_faults(
     count, per_node, name = domain.get("num_gpus"), domain.get("gpus_per_node"), domain.get("accelerator")
     if isinstance(count, int) and isinstance(per_node, int) and 0 < count < per_node:
         yield document.fault((*where, "gpus_per_node"), f"a node of {per_node} is more than num_gpus ({count})")
+    free = domain.get("free_gpus")
+    if isinstance(count, int) and isinstance(free, int) and free > count > 0:
+        yield document.fault((*where, "free_gpus"), f"{free} free are more than num_gpus ({count})")
     if not isinstance(name, str):
         return
-    interconnect = None
-    if name not in inline:
+    card = catalogue.card_named(name)
+    if card is None and name not in inline:
         try:
-            interconnect = catalogue.accelerator(name).interconnect_bytes_per_s
+            catalogue.accelerator(name)
         except UsageError as error:
             message = f"{error}; {error.hint}" if error.hint else str(error)
             yield document.fault((*where, "accelerator"), message)
             return
-    if interconnect is None and domain.get("intra_bandwidth") is None:
+    if (card is None or card.interconnect_bytes_per_s is None) and domain.get("intra_bandwidth") is None:
         yield document.fault(where, f"the interconnect of {name} is not known: give intra_bandwidth")
 
 

@@ -69,7 +69,10 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AcceleratorEntry(FileModel):
-    """An accelerator the catalogue does not know, described in the fleet file."""
+    """An accelerator described in the fleet file: one the catalogue lacks, or has with other figures.
+
+    `_measured`: what benchmarks of this fleet's own devices reached.
+    """
 
     vendor: Name
     memory: Annotated[Bytes, Field(gt=0)]
@@ -77,6 +80,9 @@ class AcceleratorEntry(FileModel):
     fp32: PositiveFlops | None = None
     fp8: PositiveFlops | None = None
     memory_bandwidth: PositiveBandwidth | None = None
+    fp16_measured: PositiveFlops | None = None
+    fp32_measured: PositiveFlops | None = None
+    memory_bandwidth_measured: PositiveBandwidth | None = None
     trust: Trust = Trust.ASSUMED
 
 
@@ -141,12 +147,14 @@ DriverEntry: TypeAlias = LocalEntry | SlurmEntry | KubeEntry
 class DomainEntry(FileModel):
     """One domain. Bandwidths are one direction: `intra_` per device within a node, `network_` per node.
 
-    uplink: to all other domains together. driver: how work is started there; without one it is only planned for.
+    free_gpus: of num_gpus, when somebody looked; plans may use all of them. uplink: to all other domains
+    together. driver: how work is started there; without one it is only planned for.
     """
 
     name: Name
     accelerator: Name
     num_gpus: Count
+    free_gpus: Annotated[int, Field(strict=True, ge=0)] | None = None
     gpus_per_node: Count | None = None
     intra_bandwidth: PositiveBandwidth | None = None
     intra_latency: Latency = _INTRA_LATENCY_S
@@ -277,6 +285,7 @@ def _is_seed_form(document: Document) -> bool:
 
 
 def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
+    known = catalogue.card_named(name)  # an entry says nothing of how cards are joined
     return Accelerator(
         name=name,
         vendor=entry.vendor,
@@ -285,6 +294,11 @@ def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
         fp32_flops=entry.fp32,
         fp8_flops=entry.fp8,
         memory_bandwidth_bytes_per_s=entry.memory_bandwidth,
+        interconnect=known.interconnect if known else "",
+        interconnect_bytes_per_s=known.interconnect_bytes_per_s if known else None,
+        fp16_flops_measured=entry.fp16_measured,
+        fp32_flops_measured=entry.fp32_measured,
+        memory_bandwidth_measured_bytes_per_s=entry.memory_bandwidth_measured,
         trust=entry.trust,
         source="given in the fleet file",
     )
@@ -299,6 +313,7 @@ def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
         name=entry.name,
         accelerator=accelerator,
         num_devices=entry.num_gpus,
+        num_free_devices=entry.free_gpus,
         devices_per_node=node,
         intra_bandwidth_bytes_per_s=intra,
         intra_latency_s=entry.intra_latency,

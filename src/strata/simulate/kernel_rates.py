@@ -30,6 +30,7 @@ from typing import Final
 
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
+from strata.fleet.acu import against_its_kind
 from strata.workload.software import PLAIN, Software
 
 
@@ -160,11 +161,13 @@ def kernel_rates(card: Accelerator, precision: str, software: Software = PLAIN) 
     # Cards without 8 bit have no instructions that only the later kernels use.
     newer = is_later and card.peak_flops("fp8") is not None
     shares, is_fitted = _shares(card)
+    speed = against_its_kind(card, "fp32" if precision == "fp32" else "fp16")
+    peak, wide = peak * speed, wide * speed
     return KernelRates(
         matmul_flops=peak * (shares.matmul_fp8 if is_fp8 else shares.matmul),
         wide_matmul_flops=wide * shares.matmul,
         attention_flops=wide * (ATTENTION_SHARE_LATER if newer else shares.flash_attention * ATTENTION_SHARE),
-        memory_bytes_per_s=bandwidth * MEMORY_SHARE,
+        memory_bytes_per_s=bandwidth * MEMORY_SHARE * against_its_kind(card, "memory_bandwidth"),
         launch_s=LAUNCH_S,
         product_launch_s=LAUNCH_S * (LAUNCHES_FP8 if is_fp8 else 1),
         sort_s=SORT_S * min(1.0, SORT_BANDWIDTH / bandwidth),

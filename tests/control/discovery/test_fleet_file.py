@@ -1,11 +1,11 @@
 """What is found becomes a fleet file that strata reads, whose every figure says who told it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from strata.cluster.api.crd.compute_node import compute_node
-from strata.control.discovery.fleet_file import fleet_text
 from strata.control.discovery.here import domains_here
 from strata.control.discovery.kube import domains_of_kube
 from strata.control.discovery.slurm import domains_of_slurm
@@ -13,10 +13,14 @@ from strata.control.drivers.slurm_tools import SlurmNode
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet import catalogue
+from strata.fleet.acu import acu
 from strata.fleet.discovery.collect import Collected
+from strata.fleet.discovery.fleet_file import fleet_text
 from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.health import DeviceReading
 from strata.fleet.rdma import RdmaPort
 from strata.fleet.schema import SlurmEntry, load_drivers, load_fleet
+from strata.simulate.kernel_rates import kernel_rates
 
 RATES = {"fp32_flops": 40e9, "copy_bytes_per_s": 8e9}
 
@@ -66,7 +70,7 @@ def test_a_machine_without_cards_is_its_cores_at_what_was_measured(tmp_path):
 
 def slurm_node(name, partition="gpu", **gres):
     counts = {key.replace("_", ":"): count for key, count in gres.items()}
-    return SlurmNode(name, "idle", partition, {"gpu": sum(counts.values()), **counts}, {}, 0)
+    return SlurmNode(name, "idle", partition, {"gpu": sum(counts.values()), **counts}, {}, 8)
 
 
 def test_a_slurm_cluster_has_a_domain_for_each_type_and_partition(tmp_path):
@@ -86,14 +90,49 @@ def test_gpus_without_a_type_are_unknown_cards(tmp_path):
     assert (fleet.domains[0].accelerator.name, fleet.domains[0].num_devices) == ("gpu", 4)
 
 
-def kube_node(name, count, labels=None, resource="nvidia.com/gpu"):
-    status = {"capacity": {"cpu": "64", resource: str(count)}}
+@pytest.mark.parametrize(
+    ("state", "used", "cpus", "free"),
+    [
+        ("mix", {"gpu": 5, "gpu:h100": 5}, 4, 3),
+        ("mix", {"gpu": 5}, 4, 3),
+        ("alloc", {"gpu": 0, "gpu:h100": 0}, 0, 0),
+        ("drain", {}, 8, 0),
+        ("idle*", {}, 8, 0),
+    ],
+)
+def test_devices_of_slurm_are_free_where_a_job_could_get_them(tmp_path, state, used, cpus, free):
+    node = SlurmNode("n0", state, "gpu", {"gpu": 8, "gpu:h100": 8}, used, cpus)
+    _, fleet = written(tmp_path, *domains_of_slurm("site", [node], None))
+    assert [(domain.num_devices, domain.num_free_devices) for domain in fleet.domains] == [(8, free)]
+
+
+def kube_node(name, count, labels=None, resource="nvidia.com/gpu", **spec):
+    counts = {"cpu": "64", resource: str(count)}
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"capacity": counts, "allocatable": counts, "conditions": ready}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels or {}},
+        "spec": spec,
         "status": status,
     }
+
+
+def pod_on(node, count, name="p", phase="Running", resource="nvidia.com/gpu"):
+    container = {"name": "c", "resources": {"limits": {resource: str(count)}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+def agent_of(node, *names, held=None, **more):
+    made = Fingerprint(node, devices(*names), held=held or {}, **more)
+    return compute_node(made, at="2026-11-24T12:00:00Z")
 
 
 def test_a_kubernetes_cluster_is_read_from_capacity_and_labels(tmp_path):
@@ -151,3 +190,108 @@ def test_domains_of_one_name_are_told_apart(tmp_path):
 def test_where_nothing_is_found_it_says_so():
     with pytest.raises(UsageError, match="no accelerators were found"):
         fleet_text("none", [], command="strata fleet discover", at="now")
+
+
+def test_without_an_agent_free_is_what_pods_do_not_request(tmp_path):
+    nodes = [kube_node("a", 8), kube_node("b", 8), kube_node("c", 8, unschedulable=True)]
+    pods = [pod_on("a", 3), pod_on("b", 8, "q", "Succeeded")]
+    path, fleet = written(tmp_path, *domains_of_kube("prod", nodes, (), pods))
+    assert [(domain.num_devices, domain.num_free_devices) for domain in fleet.domains] == [(24, 13)]
+    assert "free_gpus: 13  # analytic: allocatable, less what pods request" in path.read_text()
+
+
+def test_with_an_agent_free_is_what_the_kubelet_gave_to_nobody_and_is_well(tmp_path):
+    held = {"team/p": {"nvidia.com/gpu": ("u1", "u2")}}
+    agent = agent_of("a", *["A100-SXM4-80GB"] * 4, held=held)
+    agent["status"]["devices"][3]["health"] = 0.0
+    path, fleet = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 4)], [agent], [pod_on("a", 2)]))
+    assert [(domain.num_devices, domain.num_free_devices) for domain in fleet.domains] == [(4, 1)]
+    assert "free_gpus: 1  # measured: well, and held by no pod" in path.read_text()
+
+
+def test_who_may_not_see_pods_is_told_no_number_of_free_devices(tmp_path):
+    path, fleet = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 4)], (), None))
+    assert fleet.domains[0].num_free_devices is None
+    assert "free_gpus" not in path.read_text()
+
+
+def test_what_an_agent_measured_goes_before_the_catalogue(tmp_path):
+    """The slowest device counts, and what a plan takes for the card's speed with it."""
+    card = catalogue.accelerator("A100-SXM4-80GB")
+    own = [replace(card, fp16_flops_measured=rate) for rate in (200e12, 176.05e12)]
+    some = tuple(replace(d, card=c) for d, c in zip(devices(card.name, card.name), own, strict=True))
+    agents = [compute_node(Fingerprint("a", some), at="2026-11-24T12:00:00Z")]
+    path, fleet = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 2)], agents))
+    found = fleet.domains[0].accelerator
+    assert (found.name, found.fp16_flops, found.interconnect) == (card.name, card.fp16_flops, card.interconnect)
+    assert acu(found).fp16 == pytest.approx(70, rel=1e-3)
+    assert "# measured: our agent's benchmark, slowest of 2" in path.read_text()
+    rates, usual = kernel_rates(found, "bf16"), kernel_rates(card, "bf16")
+    assert rates.matmul_flops == pytest.approx(0.7 * usual.matmul_flops, rel=1e-3)
+    assert rates.memory_bytes_per_s == usual.memory_bytes_per_s
+
+
+def test_cards_of_one_name_that_differ_are_described_once_by_the_least_of_each_figure(tmp_path):
+    found = [
+        domains_of_kube(
+            at, [kube_node("a", 2, {"nvidia.com/gpu.product": "GB9000", "nvidia.com/gpu.memory": mib})], ()
+        )
+        for at, mib in (("east", "196608"), ("west", "98304"))
+    ]
+    _, fleet = written(tmp_path, *found[0], *found[1])
+    assert {domain.accelerator.memory_bytes for domain in fleet.domains} == {103.1e9}
+
+
+A40G = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40960"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "num", "said"),
+    [
+        (A40G, 2, 2, ["says A100-SXM4-40GB, the agent A100-SXM4-80GB; the agent is believed", "says 40960 MiB"]),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"}, 2, 2, []),
+        ({}, 8, 2, ["counts 8 devices, the agent 2; the agent is believed: a resource may count shares"]),
+        ({}, 1, 1, ["counts 1 devices, the agent 2; the resource is believed: pods get no more"]),
+    ],
+)
+def test_labels_that_contradict_the_fingerprint_are_said_and_one_is_believed(tmp_path, labels, count, num, said):
+    agents = [agent_of("a", *["A100-SXM4-80GB"] * 2)]
+    found = domains_of_kube("prod", [kube_node("a", count, labels)], agents)
+    path, fleet = written(tmp_path, *found)
+    assert [(d.num_devices, d.accelerator.name) for d in fleet.domains] == [(num, "A100-SXM4-80GB")]
+    assert len(found[0].doubts) == len(said)
+    assert all(words in path.read_text() for words in said)
+
+
+def test_a_fingerprint_that_cannot_be_read_is_said_and_labels_count(tmp_path):
+    agent = agent_of("a", "A100-SXM4-80GB")
+    agent["status"]["devices"][0]["memoryBytes"] = -1
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    path, fleet = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 1, labels)], [agent]))
+    assert fleet.domains[0].accelerator.vendor == "NVIDIA"
+    assert "# a: what its agent published cannot be read, so labels are believed" in path.read_text()
+
+
+def test_letters_that_a_tool_or_label_should_not_have_stay_on_their_line(tmp_path):
+    odd = 'x\n  - name: evil\x1b[31m\u2028"#: {'
+    path, fleet = written(tmp_path, *domains_of_kube("prod", [kube_node("a", 1)], [agent_of("a", odd)]))
+    assert [domain.accelerator.name for domain in fleet.domains] == [odd]
+    assert "\x1b" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("processes", "used_bytes", "told"),
+    [
+        (0, 1e9, "2  # measured: NVML: no process"),
+        (1, 1e9, "0  # measured: NVML: no process"),
+        (0, 40e9, "0  # measured: NVML: no process"),
+        (None, 1e9, "2  # analytic: NVML: no load"),
+        (0, None, None),
+    ],
+)
+def test_devices_here_are_free_where_nothing_computes_on_them(tmp_path, processes, used_bytes, told):
+    some = [replace(d, memory_used_bytes=used_bytes, utilisation=0.0) for d in devices(*["A100-SXM4-80GB"] * 2)]
+    readings = {device.uuid: DeviceReading(0.0, processes=processes) for device in some}
+    found = Collected(Fingerprint("box", tuple(some), tool="NVML"), readings)
+    path, _ = written(tmp_path, *domains_here("box", found, lambda: RATES))
+    assert (f"free_gpus: {told}" in path.read_text()) if told else "free_gpus" not in path.read_text()

@@ -145,7 +145,7 @@ def test_a_job_cancelled_by_hand_has_ended_and_one_that_is_killed_is_lost(driver
     assert (part.phase, "FAILED" in part.message) == (PartPhase.LOST, True)
 
 
-def test_devices_of_others_and_of_drained_nodes_are_not_ours(driver, cluster, tmp_path):
+def test_devices_of_others_and_of_drained_nodes_are_not_ours(driver, cluster, tmp_path, capsys):
     assert driver.observe(0.0).num_devices == 8
     driver.start(start_of(("sleep", "100"), plan=ONE))
     once(driver, is_running)
@@ -153,6 +153,10 @@ def test_devices_of_others_and_of_drained_nodes_are_not_ours(driver, cluster, tm
     cluster.ask("sbatch", "--gres=gpu:2", f"--output={tmp_path}/other", "--wrap", "sleep 100")
     while driver.observe(0.0).num_devices != 6:
         time.sleep(0.2)
+    capsys.readouterr()
+    assert run(["fleet", "discover", "--conf", str(cluster.conf)]) == 0
+    # Ours holds one, another's two.
+    assert "num_gpus: 8  # measured: sinfo: 2 nodes\n    free_gpus: 5  # measured" in capsys.readouterr().out
     cluster.ask("scancel", "--state=RUNNING", "--user=root")
     over(driver)
     cluster.ask("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test")
@@ -169,6 +173,7 @@ def test_what_is_found_of_it_is_a_fleet_that_it_runs_on(cluster, tmp_path, capsy
     (tmp_path / "fleet.yaml").write_text(capsys.readouterr().out)
     (domain,) = load_fleet(tmp_path / "fleet.yaml").domains
     assert (domain.name, domain.num_devices, domain.devices_per_node) == ("a-main", 8, 4)
+    assert domain.num_free_devices == 8
     entry = load_drivers(tmp_path / "fleet.yaml")["a-main"]
     found = SlurmDriver("a-main", Workplace(tmp_path, load_fleet(tmp_path / "fleet.yaml"), {}), entry)
     assert found.observe(0.0).num_devices == 8

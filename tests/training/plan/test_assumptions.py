@@ -37,6 +37,16 @@ def test_a_network_that_was_not_given_is_named_once_for_like_domains():
     assert ("network inside a, b", Trust.ASSUMED) in inputs(TWO, fleet(*silent))
 
 
+def test_devices_that_others_held_when_the_fleet_was_discovered_are_named():
+    def free(number):
+        place = fleet(domain("a", num_free_devices=number), domain("b"))
+        return [one for one in assumptions(Problem.of(place, job(layers(8))), TWO) if "free" in one.input]
+
+    (short,) = free(0)
+    assert (short.input, short.value) == ("free devices of a", "1, of which 0 were free when it was discovered")
+    assert free(1) == free(None) == []
+
+
 def test_what_is_measured_is_not_named():
     times = LayerTimes(np.ones(10), np.ones(10), np.zeros(10))
     asked = job(layers(8), profile=LayerProfile({("card", 1, 1): times}))

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from strata.control.discovery.fleet_file import UNKNOWN_MEMORY, Card, FoundDomain, Told
+from strata.cluster.agent.benchmark import is_idle
+from strata.cluster.scheduling.index import MIN_HEALTH
 from strata.decision import Trust
+from strata.fleet.discovery.cards import card_of_devices, intra_bandwidth, show_rate
 from strata.fleet.discovery.collect import Collected
+from strata.fleet.discovery.fleet_file import Card, FoundDomain, Told
 from strata.fleet.fingerprint import Device
 
 _LATE_S = 120.0
@@ -26,23 +28,39 @@ def domains_here(node: str, collected: Collected, rates: Callable[[], Mapping[st
         by_model.setdefault(device.model, []).append(place)
     if not by_model:
         return [_cores(node, rates())]
-    bandwidth = print_.bandwidth()
     made = []
     for model, places in by_model.items():
         count = Told(len(places), Trust.MEASURED, print_.tool)
-        keys = {"num_gpus": count, "gpus_per_node": count}
-        card = _card(print_.devices[places[0]], print_.tool)
-        pairs = set(combinations(places, 2))
-        slowest = min((float(bandwidth[pair]) for pair in pairs), default=None)
-        if slowest is not None:
-            trust = Trust.MEASURED if print_.measured.keys() >= pairs else Trust.ASSUMED
-            links = ", ".join(sorted({print_.links.get(pair, "sys") for pair in pairs}))
-            keys["intra_bandwidth"] = Told(_bandwidth(slowest), trust, f"{print_.tool}: {links}")
+        devices = [print_.devices[place] for place in places]
+        free = _free(devices, collected)
+        keys = {"num_gpus": count, **({"free_gpus": free} if free else {}), "gpus_per_node": count}
+        card = card_of_devices(devices, source=print_.tool)
+        joined = intra_bandwidth(print_, places, source=print_.tool)
+        if joined is not None:
+            keys["intra_bandwidth"] = joined
         elif card.inline:
             keys["intra_bandwidth"] = Told("1GB/s", Trust.ASSUMED, "a single card")
         name = node if len(by_model) == 1 else f"{node}-{model}"
         made.append(FoundDomain(name, card, keys, {"kind": "local"}))
     return made
+
+
+def _free(devices: Sequence[Device], collected: Collected) -> Told | None:
+    """Return how many devices are well and run nothing, None where the tool tells of neither load nor memory.
+
+    In a container the driver may not tell of processes outside it, so their memory counts as well.
+    """
+    if any(device.utilisation is None or device.memory_used_bytes is None for device in devices if device.health):
+        return None
+    readings = [collected.readings.get(device.uuid) for device in devices]
+    processes = [None if reading is None else reading.processes for reading in readings]
+    count = sum(
+        device.health >= MIN_HEALTH and is_idle(device) and not number
+        for device, number in zip(devices, processes, strict=True)
+    )
+    if None in processes:
+        return Told(count, Trust.ANALYTIC, f"{collected.fingerprint.tool}: no load, little memory in use")
+    return Told(count, Trust.MEASURED, f"{collected.fingerprint.tool}: no process, no load, little memory in use")
 
 
 def core_rates() -> Mapping[str, float]:
@@ -56,16 +74,6 @@ def core_rates() -> Mapping[str, float]:
     return rates
 
 
-def _card(device: Device, tool: str) -> Card:
-    name = Told(device.model, Trust.MEASURED, tool)
-    if device.card is not None:
-        return Card(Told(device.card.name, Trust.MEASURED, f"{tool}: {device.model}"))
-    memory = Told(f"{device.memory_bytes / 1e9:.4g}GB", Trust.MEASURED, tool)
-    if device.memory_bytes <= 0:
-        memory = Told(UNKNOWN_MEMORY, Trust.ASSUMED, f"{tool} does not say")
-    return Card(name, {"vendor": Told(device.vendor, Trust.MEASURED, tool), "memory": memory})
-
-
 def _cores(node: str, rates: Mapping[str, float]) -> FoundDomain:
     count = len(os.sched_getaffinity(0))
     total = int(Path("/proc/meminfo").read_text(encoding="ascii").split()[1]) * 1024
@@ -75,13 +83,9 @@ def _cores(node: str, rates: Mapping[str, float]) -> FoundDomain:
         "vendor": Told("cpu", Trust.MEASURED, "no accelerator answered"),
         "memory": Told(memory, Trust.MEASURED, "/proc/meminfo, a core's share"),
         "fp32": Told(f"{rates['fp32_flops'] / 1e9:.3g}GFLOPS", Trust.MEASURED, product),
-        "memory_bandwidth": Told(_bandwidth(rates["copy_bytes_per_s"]), Trust.MEASURED, copy),
+        "memory_bandwidth": Told(show_rate(rates["copy_bytes_per_s"]), Trust.MEASURED, copy),
     }
     cores = Told(count, Trust.MEASURED, "CPUs we may run on")
-    loop = Told(_bandwidth(rates["copy_bytes_per_s"] / 2), Trust.ASSUMED, "half of a copy, through the kernel")
+    loop = Told(show_rate(rates["copy_bytes_per_s"] / 2), Trust.ASSUMED, "half of a copy, through the kernel")
     keys = {"num_gpus": cores, "gpus_per_node": cores, "intra_bandwidth": loop}
     return FoundDomain(node, Card(Told("core", Trust.MEASURED, "this machine"), card), keys, {"kind": "local"})
-
-
-def _bandwidth(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:.3g}GB/s"

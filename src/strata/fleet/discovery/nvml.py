@@ -132,6 +132,7 @@ def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> DeviceReading:
     reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None), handle)
     if reasons is None:  # its name before driver 535
         reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None), handle)
+    processes = ask(getattr(nvml, "nvmlDeviceGetComputeRunningProcesses", None), handle)
     return DeviceReading(
         at_s=now_s,
         ecc_corrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 0, 0),
@@ -141,6 +142,7 @@ def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> DeviceReading:
         throttled=frozenset(word for bit, word in THROTTLES.items() if (reasons or 0) & bit),
         pcie_replays=ask(nvml.nvmlDeviceGetPcieReplayCounter, handle),
         temperature_c=_number(ask(nvml.nvmlDeviceGetTemperature, handle, 0)),
+        processes=None if processes is None else len(processes),
     )
 
 

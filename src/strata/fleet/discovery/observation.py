@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.decision import Trust
-from strata.errors import StrataError, UsageError
+from strata.errors import StrataError
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.catalogue import accelerator
+from strata.fleet.catalogue import card_named
 from strata.fleet.fingerprint import Device
 from strata.fleet.health import DeviceReading
 
@@ -71,7 +71,7 @@ def card_of(name: str, memory_bytes: float) -> Accelerator | None:
     A device with half of the memory of a board of two dies is one of them. Half of any other card is a slice
     of it, about whose speed nothing is known.
     """
-    card = _catalogued(name)
+    card = card_named(name)
     if card is None:
         return None
     if card.memory_bytes <= 0 or memory_bytes <= 0 or FITS[0] <= memory_bytes / card.memory_bytes <= FITS[1]:
@@ -82,16 +82,9 @@ def card_of(name: str, memory_bytes: float) -> Accelerator | None:
 
 def die_of(card: Accelerator) -> Accelerator:
     """Return one die of a board of two: the catalogue's, else half of each figure, which is an assumption."""
-    if (known := _catalogued(f"{card.name}-die")) is not None:
-        return known
+    if (die := card_named(f"{card.name}-die")) is not None:
+        return die
     figures = {name: getattr(card, name) for name in _FIGURES}
     halves: dict[str, Any] = {name: figure and figure / 2 for name, figure in figures.items()}
     source = f"half of {card.name}"
     return replace(card, name=f"{card.name}-die", trust=Trust.ASSUMED, source=source, aliases=(), **halves)
-
-
-def _catalogued(name: str) -> Accelerator | None:
-    try:
-        return accelerator(name)
-    except UsageError:  # unknown, or a name that fits several cards
-        return None

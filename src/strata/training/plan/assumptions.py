@@ -30,7 +30,7 @@ class Assumption:
 
 def assumptions(problem: Problem, plan: TrainingPlan) -> tuple[Assumption, ...]:
     """Return the inputs of a plan that are not measured, in the order of what measuring them usually changes."""
-    return (*_layer_times(problem, plan), *_networks(problem, plan), *_links(problem, plan), *_tokens(plan))
+    return (*_layer_times(problem, plan), *_domains(problem, plan), *_links(problem, plan), *_tokens(plan))
 
 
 def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
@@ -47,10 +47,13 @@ def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
             yield Assumption(f"layer times on {card}", "from FLOPs", trust, how)
 
 
-def _networks(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
+def _domains(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
     alike: dict[float, list[str]] = {}
-    for name in plan.domains:
+    for name, used in plan.devices().items():
         domain = problem.fleet.domain(name)
+        if (free := domain.num_free_devices) is not None and free < used:
+            value = f"{used}, of which {free} were free when it was discovered"
+            yield Assumption(f"free devices of {name}", value, Trust.ASSUMED, "strata fleet discover")
         if NETWORK_BANDWIDTH in domain.assumed:
             alike.setdefault(domain.network_bandwidth_bytes_per_s, []).append(name)
     for bandwidth, names in alike.items():
@@ -68,8 +71,7 @@ def _links(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
         trust = worst(*(link.trust for link in guessed))
         count = f"{len(guessed)} links" if len(guessed) > 1 else "a link"
         names = ", ".join(dict.fromkeys(link.source for link in guessed))
-        how = "iperf3 and ping"
-        yield Assumption(f"{count} between {names}", "as given", trust, how)
+        yield Assumption(f"{count} between {names}", "as given", trust, "iperf3 and ping")
 
 
 def _tokens(plan: TrainingPlan) -> Iterator[Assumption]:

@@ -16,10 +16,10 @@ from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment, name_of
 from strata.decision import Trust
-from strata.errors import BadFile, Fault, StrataError, UsageError
+from strata.errors import BadFile, Fault, StrataError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
-from strata.fleet.catalogue import accelerator
+from strata.fleet.catalogue import accelerator, card_named
 from strata.fleet.discovery.observation import die_of
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from strata.fleet.rdma import RdmaPort, rdma_group
@@ -247,10 +247,5 @@ def _card_of(status: models.DeviceStatus) -> Accelerator | None:
 
 @lru_cache(maxsize=1024)
 def _known(model: str) -> Accelerator | None:
-    for name, is_whole in ((model, True), (model.removesuffix(_DIE), False)):
-        try:
-            card = accelerator(name)
-        except UsageError:
-            continue
-        return card if is_whole else die_of(card)
-    return None
+    card, whole = card_named(model), card_named(model.removesuffix(_DIE))
+    return card or (die_of(whole) if whole else None)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Final
 
 import yaml
 
-from strata.decision import Trust
+from strata import units
+from strata.decision import Trust, worst
 from strata.errors import UsageError
 from strata.fleet import catalogue
+from strata.tables import printable
 
 LINK_BANDWIDTH: Final = "1Gbps"
 LINK_LATENCY: Final = "10ms"
@@ -32,7 +34,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An accelerator: its name, and keys of an inline description where the catalogue does not have it."""
+    """An accelerator: its name, and keys of an inline description where the catalogue's does not hold."""
 
     name: Told
     inline: Mapping[str, Told] = field(default_factory=dict)
@@ -40,13 +42,17 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class FoundDomain:
-    """One domain. keys: of the fleet file besides name and accelerator. driver: None where it needs a person."""
+    """One domain. keys: of the fleet file besides name and accelerator. driver: None where it needs a person.
+
+    doubts: what was told in two ways, which was believed, and why.
+    """
 
     name: str
     card: Card
     keys: Mapping[str, Told]
     driver: Mapping[str, Any] | None = None
     note: str = ""
+    doubts: tuple[str, ...] = ()
 
 
 def card_called(name: str, *, trust: Trust, source: str, memory: Told | None = None) -> Card:
@@ -68,14 +74,30 @@ def fleet_text(name: str, domains: Sequence[FoundDomain], *, command: str, at: s
     return "\n".join(_lines(name, _apart(domains), command, at)) + "\n"
 
 
+def slowest(cards: Sequence[Card]) -> Card:
+    """Return one description of cards of one name: of each figure that is told in several ways, the least."""
+    inline: dict[str, Told] = {}
+    for key, figure in (item for card in cards for item in card.inline.items()):
+        other = inline.setdefault(key, figure)
+        dimension = _DIMENSIONS.get(key)
+        if dimension and units.parse(figure.value, dimension) < units.parse(other.value, dimension):
+            inline[key] = figure
+    return replace(cards[0], inline=inline)
+
+
+_DIMENSIONS: Final[Mapping[str, units.Dimension]] = {
+    "memory": "bytes", "fp16": "flops", "fp32": "flops", "fp8": "flops", "memory_bandwidth": "bandwidth",
+    "fp16_measured": "flops", "fp32_measured": "flops", "memory_bandwidth_measured": "bandwidth",
+}  # fmt: skip
+
+
 def _apart(domains: Sequence[FoundDomain]) -> list[FoundDomain]:
     """Return the domains with names that differ."""
     seen: dict[str, int] = {}
     made = []
     for domain in domains:
         seen[domain.name] = number = seen.get(domain.name, 0) + 1
-        name = domain.name if number == 1 else f"{domain.name}-{number}"
-        made.append(FoundDomain(name, domain.card, domain.keys, domain.driver, domain.note))
+        made.append(domain if number == 1 else replace(domain, name=f"{domain.name}-{number}"))
     return made
 
 
@@ -84,16 +106,17 @@ def _lines(name: str, domains: Sequence[FoundDomain], command: str, at: str) -> 
     yield "apiVersion: strata/v1alpha1"
     yield "kind: Fleet"
     yield f"name: {_scalar(name)}"
-    inline = {domain.card.name.value: domain.card for domain in domains if domain.card.inline}
+    inline: dict[str, list[Card]] = {}
+    for card in (domain.card for domain in domains if domain.card.inline):
+        inline.setdefault(str(card.name.value), []).append(card)
     if inline:
         yield "accelerators:"
-    for card in inline.values():
-        worst = [figure.trust for figure in card.inline.values()]
-        trust = Trust.ASSUMED if Trust.ASSUMED in worst else Trust.MEASURED
-        yield f"  {_scalar(card.name.value)}:"
-        for key, figure in card.inline.items():
+    for title, cards in inline.items():
+        figures = slowest(cards).inline
+        yield f"  {_scalar(title)}:"
+        for key, figure in figures.items():
             yield _with_source(f"    {key}: {_scalar(figure.value)}", figure)
-        yield f"    trust: {trust.value}"
+        yield f"    trust: {worst(*(figure.trust for figure in figures.values())).value}"
     yield "domains:"
     for domain in domains:
         yield f"  - name: {_scalar(domain.name)}"
@@ -102,8 +125,8 @@ def _lines(name: str, domains: Sequence[FoundDomain], command: str, at: str) -> 
             yield _with_source(f"    {key}: {_scalar(figure.value)}", figure)
         if domain.driver is not None:
             yield f"    driver: {_flow(domain.driver)}"
-        if domain.note:
-            yield f"    # {domain.note}"
+        for note in filter(None, (domain.note, *domain.doubts)):
+            yield f"    # {_comment(note)}"
     pairs = list(combinations(domains, 2))
     if pairs:
         yield "links:  # assumed: nobody measured them; strata fleet probe does"
@@ -113,8 +136,11 @@ def _lines(name: str, domains: Sequence[FoundDomain], command: str, at: str) -> 
 
 
 def _with_source(text: str, figure: Told) -> str:
-    source = " ".join(figure.source.split())
-    return f"{text}  # {figure.trust.value}: {source}"
+    return f"{text}  # {figure.trust.value}: {_comment(figure.source)}"
+
+
+def _comment(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:
@@ -123,5 +149,7 @@ def _flow(mapping: Mapping[str, Any]) -> str:
 
 
 def _scalar(value: str | int) -> str:
-    text: str = yaml.safe_dump(value, allow_unicode=True, width=10_000)
+    """Return a value on one line, whatever letters a label or a tool put into it."""
+    style = None if isinstance(value, int) or value.isprintable() else '"'
+    text: str = yaml.safe_dump(value, allow_unicode=True, width=10_000, default_style=style)
     return text.removesuffix("...\n").strip()
