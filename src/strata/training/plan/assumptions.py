@@ -57,8 +57,7 @@ def _domains(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
         if NETWORK_BANDWIDTH in domain.assumed:
             alike.setdefault(domain.network_bandwidth_bytes_per_s, []).append(name)
     for bandwidth, names in alike.items():
-        value = f"{show_bandwidth(bandwidth)} a node"
-        how = "nccl-tests between two nodes"
+        value, how = f"{show_bandwidth(bandwidth)} a node", "nccl-tests between two nodes"
         yield Assumption(f"network inside {', '.join(names)}", value, Trust.ASSUMED, how)
 
 
@@ -76,5 +75,5 @@ def _links(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
 
 def _tokens(plan: TrainingPlan) -> Iterator[Assumption]:
     if plan.local_steps > 1:
-        value = f"of H={plan.local_steps}, from papers"
-        yield Assumption("extra tokens of DiLoCo", value, Trust.ASSUMED, "the loss of a trial run both ways")
+        how = "the loss of a trial run both ways"
+        yield Assumption("extra tokens of DiLoCo", f"of H={plan.local_steps}, from papers", Trust.ASSUMED, how)
