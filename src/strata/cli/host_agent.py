@@ -56,10 +56,13 @@ def agent(
     from strata.host.agent.pmu import CacheMisses
     from strata.host.agent.trigger import Trigger, TriggerRules
     from strata.host.agent.watch import ThreadWatch
+    from strata.host.record import tracefs
     from strata.host.signals import stoppable
 
-    if reports is not None and os.geteuid() != 0:
-        raise MissingPart("only root may record a trace", hint="sudo strata host agent ..., or without --reports")
+    if reports is not None:
+        if os.geteuid() != 0:
+            raise MissingPart("only root may record a trace", hint="sudo strata host agent ..., or no --reports")
+        tracefs.find()  # now, not when a job waits
     watch = ThreadWatch()
     metrics = HostAgentMetrics(watch)
     misses = CacheMisses(sorted(os.sched_getaffinity(0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,7 @@ def record(
     strata host record -- python train.py
     strata host report strata-trace.txt.gz
     """
+    from strata.host.record.census import numbers_are_the_traces
     from strata.host.record.work import RecordedCommand, behind_sudo
     from strata.host.signals import stoppable
 
@@ -77,25 +79,27 @@ def record(
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
     # Without an end of its own a recording is short.
     lasts_s = seconds or (None if command or pid else SECONDS)
+    has_numbers = not numbers_are_the_traces()
     user = None if as_root else behind_sudo(os.environ, user=os.geteuid())
     work = RecordedCommand(seconds=lasts_s, command=command, pid=pid, user=user)
     with stoppable():
         if quick:
             _quick(work, output)
         else:
-            _trace(work, output or Path("strata-trace.txt.gz"), how)
+            _trace(work, output or Path("strata-trace.txt.gz"), how, has_numbers=has_numbers)
     if work.process is not None:
         work.process.wait()
     if work.exit_code:
         raise click.exceptions.Exit(work.exit_code)
 
 
-def _trace(work: RecordedCommand, output: Path, how: str) -> None:
+def _trace(work: RecordedCommand, output: Path, how: str, *, has_numbers: bool) -> None:
     from strata.files import write_json
     from strata.host.record import perf, snapshot, tracefs
-    from strata.host.record.census import CensusTaker, numbers_are_the_traces
+    from strata.host.record.census import CensusTaker
     from strata.host.record.sink import sink
     from strata.host.record.sleep_sampler import SleepSampler
+    from strata.host.record.trace_numbers import trace_numbers
 
     folder = tracefs.find()
     program = perf.find()
@@ -107,18 +111,29 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
     seen: dict[str, Any] = {}
     taker, sampler = CensusTaker(), SleepSampler()
 
+    def ask(threads: list[tuple[int, int]]) -> None:
+        if numbers is not None:
+            numbers.look(threads)
+
     def begun() -> None:
         taker.look()
+        ask(taker.threads_in(None))
         sampler.follow(taker.threads_of(work.root_pid))
 
     def look() -> None:
         if not seen:
             seen.update(snapshot.take(pid=work.root_pid))
         taker.look()
+        ask(taker.threads_in(None))
         sampler.follow(taker.threads_of(work.root_pid, critical=seen["critical"]))
 
-    work.begun, work.look, work.sample = begun, look, sampler.sample
-    with sink(output) as text:
+    def sample() -> None:
+        sampler.sample()
+        ask(taker.threads_in(work.root_pid))
+
+    with sink(output) as text, trace_numbers(folder) if has_numbers else nullcontext() as numbers:
+        work.begun, work.look, work.sample = begun, look, sample
+        work.tell = numbers.tell if numbers is not None else None
         if uses_perf and program is not None:
             try:
                 is_whole = perf.record(
@@ -131,6 +146,7 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
                 uses_perf = False
         if not uses_perf:
             tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
+    is_known = not has_numbers or numbers is not None
     data = {
         **(seen or snapshot.take(pid=work.root_pid)),
         "irqs_at_end": snapshot.interrupts(),
@@ -139,9 +155,10 @@ def _trace(work: RecordedCommand, output: Path, how: str) -> None:
         "clock": "monotonic",
         "lost": text.lost,
         "events": list(events),
-        "pid": work.root_pid if numbers_are_the_traces() else None,
-        "census": taker.looks if numbers_are_the_traces() else [],
-        "sleeping": sampler.to_list() if numbers_are_the_traces() else [],
+        "pid": work.root_pid if is_known else None,
+        "census": taker.looks if is_known else [],
+        "sleeping": sampler.to_list() if is_known else [],
+        "numbers": {number: here for here, number in numbers.known.items()} if numbers is not None else {},
         "elapsed_s": round(time.monotonic() - began_s, 3),
     }
     write_json(snapshot.beside(output), data)

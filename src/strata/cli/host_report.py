@@ -108,6 +108,8 @@ def report(
     read = read_trace(trace)
     what = f"process {pid}" if pid else f"thread {tid}"
     machine = machine_of(trace, is_here=here)
+    if machine.numbers:
+        read = read.renumbered(machine.numbers)
     offset_ns = machine.clock_offset_ns(kineto_offset)
     profiles = [kineto_trace(path, offset_ns=offset_ns) for path in kineto]
     profiles += [nsys_trace(path, offset_ns=offset_ns) for path in nsys]

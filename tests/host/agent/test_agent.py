@@ -20,6 +20,7 @@ from strata.host.agent.pmu import CacheMisses
 from strata.host.agent.readings import read_machine, throttled_s
 from strata.host.agent.trigger import Trigger, TriggerRules
 from strata.host.agent.watch import OTHERS, ThreadWatch, Times
+from strata.host.record import tracefs
 from strata.net.metrics import render
 from tests import ROOT
 from tests.host.builders import training_host, write_proc
@@ -251,6 +252,14 @@ def test_the_command_looks_and_ends(tmp_path):
     ran = CliRunner().invoke(cli, ["host", "agent", "--port", "0", "--seconds", "0.3", "--interval", "0.1"])
     assert ran.exit_code == 0, ran.output
     assert "/metrics" in ran.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are refused before")
+def test_an_agent_that_could_not_record_says_so_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracefs, "PLACES", ("nowhere",))
+    asked = ["host", "agent", "--port", "0", "--seconds", "0.1", "--reports", str(tmp_path)]
+    refused = CliRunner().invoke(cli, asked).exception
+    assert (refused.exit_code, "kept out of this container" in str(refused)) == (5, True)
 
 
 def metric_names():

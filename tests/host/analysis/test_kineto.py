@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.errors import UsageError
+from strata.host.analysis.accelerator import activity_of
 from strata.host.analysis.findings import gpu_idle
-from strata.host.analysis.kineto import read_kineto
+from strata.host.analysis.kineto import kineto_trace
 from strata.host.analysis.view import TraceView
 from tests.host.traces import IDLE, Text
 
@@ -51,6 +52,10 @@ def profile(folder: Path, *, base_ns: int = 0, tid: Any = 11, pid: int = 7, **mo
     file = folder / "kineto.json"
     file.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": base_ns, **more}))
     return file
+
+
+def read_kineto(paths, trace, *, offset_ns=0):
+    return activity_of([kineto_trace(path, offset_ns=offset_ns) for path in paths], trace)
 
 
 def view(folder: Path, kineto: Path) -> TraceView:

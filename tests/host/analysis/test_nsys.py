@@ -34,10 +34,22 @@ COLUMNS = {
         "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, correlationId INTEGER, "
         "globalPid INTEGER, bytes INTEGER NOT NULL"
     ),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
+        "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
+        "streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER NOT NULL, "
+        "graphExecId INTEGER NOT NULL"
+    ),
+    "TARGET_INFO_CUDA_DEVICE": (
+        "gpuId INTEGER NOT NULL, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL, uuid TEXT, "
+        "numMultiprocessors INTEGER NOT NULL"
+    ),
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
 }
 """What NVIDIA's "SQLite Schema Reference" says of each table, as far as it is read."""
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPH, DEVICES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "TARGET_INFO_CUDA_DEVICE"
+LAZY = (GRAPH, DEVICES)
+"""Tables that are there where they have rows."""
 
 
 def thread_of(tid, pid=7):
@@ -48,7 +60,7 @@ def thread_of(tid, pid=7):
 def export(path: Path, *, began_ns: int = 0, without: str = "", **rows: list[tuple]) -> Path:
     with closing(sqlite3.connect(path)) as database:
         for table, columns in COLUMNS.items():
-            if table != without:
+            if table != without and (table not in LAZY or rows.get(table)):
                 database.execute(f"CREATE TABLE {table} ({columns})")
         rows.setdefault("TARGET_INFO_SESSION_START_TIME", [(began_ns, "", "")])
         for table, values in rows.items():
@@ -116,6 +128,48 @@ def test_copies_are_busy_times_too_and_what_has_no_time_is_left_out(tmp_path):
     got = nsys_trace(export(tmp_path / "r.sqlite", **rows))
     assert got.busy_end_ns.tolist() == [20, 50]
     assert got.busy_tid.tolist() == [11, 11]  # of nobody: the thread that launches most
+
+
+def test_a_graph_that_was_traced_as_a_whole_is_busy_and_its_launcher_known(tmp_path):
+    # The default of nsys: no kernel of a graph is a row, and without others there is no table of kernels.
+    rows = {RUNTIME: [(0, 1, thread_of(11), 5, 1)], GRAPH: [(10, 90, 0, 1, 7, 5, thread_of(0), 3, 4)]}
+    got = nsys_trace(export(tmp_path / "r.sqlite", without=KERNEL, **rows))
+    assert (got.busy_start_ns.tolist(), got.busy_end_ns.tolist(), got.busy_tid.tolist()) == ([10], [90], [11])
+    both = nsys_trace(export(tmp_path / "s.sqlite", **rows, **{KERNEL: [(95, 99, 0, 7, 5, thread_of(0), 1)]}))
+    assert sorted(both.busy_end_ns.tolist()) == [90, 99]
+
+
+def test_nodes_of_a_graph_are_launched_by_who_launched_it(tmp_path):
+    rows = {
+        RUNTIME: [(0, 1, thread_of(11), 5, 1), (2, 3, thread_of(12), 6, 1), (3, 4, thread_of(12), 7, 1)],
+        KERNEL: [(10 * i, 10 * i + 5, 0, 7, 5, thread_of(0), 1) for i in (1, 2)]
+        + [(30, 40, 0, 7, 6, thread_of(0), 1), (50, 60, 0, 7, 7, thread_of(0), 1)],
+    }
+    assert nsys_trace(export(tmp_path / "r.sqlite", **rows)).busy_tid.tolist() == [11, 11, 12, 12]
+
+
+def test_a_gpu_that_two_processes_share_is_one(tmp_path):
+    """Both call theirs device 0: GPU 3 is of 7 and 8, as under MPS, and 9 has one alone; of 10 nothing is said."""
+    pids = (7, 8, 9, 10)
+    rows = {
+        RUNTIME: [(0, 1, thread_of(11, pid), 1, 1) for pid in pids],
+        KERNEL: [(10, 20, 0, 7, 1, thread_of(0, pid), 1) for pid in pids],
+        DEVICES: [(3, 0, 7, "", 132), (3, 0, 8, "", 132), (4, 0, 9, "", 132), (5, 1, 10, "", 132)],
+    }
+    device = nsys_trace(export(tmp_path / "r.sqlite", **rows)).busy_device.tolist()
+    assert device[0] == device[1]
+    assert len(set(device)) == 3
+
+
+def test_times_of_the_epoch_are_read_as_such(tmp_path):
+    """`nsys export --ts-normalize true` has added what the session began at."""
+    began_ns = 1_790_857_026 * 10**9
+    shifted = {
+        RUNTIME: [(began_ns, began_ns + 1, thread_of(11), 1, 1)],
+        KERNEL: [(began_ns + 10, began_ns + 20, 0, 7, 1, thread_of(0), 1)],
+    }
+    got = nsys_trace(export(tmp_path / "r.sqlite", began_ns=began_ns, **shifted), offset_ns=began_ns)
+    assert (got.busy_end_ns.tolist(), got.launch_ns.tolist()) == ([20], [0])
 
 
 def test_the_command_reads_an_export(tmp_path):

@@ -320,4 +320,14 @@ def test_undo_follows_what_the_thread_started_since(tmp_path, forking):
     assert (os.getpriority(os.PRIO_PROCESS, child), os.sched_getaffinity(child)) == (7, {max(everywhere)})
     found = undone(tmp_path, KernelFiles())
     assert (os.getpriority(os.PRIO_PROCESS, child), os.sched_getaffinity(child)) == (OWN_NICE, everywhere)
-    assert all("1 thread it started since" in one.why for one in found)
+    assert all(f"1 thread it started since ({child})" in one.why for one in found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a nice value")
+def test_a_child_that_others_put_forward_as_far_is_theirs(tmp_path, forking):
+    step = Step("nice", f"/proc/{forking.pid}/task/{forking.pid}", "-10", "", "critical")
+    applied(tmp_path, KernelFiles(), [step])
+    child = child_of(forking)
+    os.setpriority(os.PRIO_PROCESS, child, -10)
+    undone(tmp_path, KernelFiles())
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in (forking.pid, child)] == [OWN_NICE, -10]

@@ -19,8 +19,7 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.errors import UsageError
 from strata.files import read_json
-from strata.host.analysis.accelerator import AcceleratorActivity, ProfilerTrace, activity_of, origin_of
-from strata.host.trace.events import Trace
+from strata.host.analysis.accelerator import ProfilerTrace, origin_of
 
 MAX_BYTES: Final = 2**30
 _BUSY: Final = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -29,16 +28,8 @@ _LAUNCH: Final = ("cuda_runtime", "cuda_driver")
 Event = Mapping[str, Any]
 
 
-def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0) -> AcceleratorActivity:
-    """Read Kineto traces, one of each rank, whose clock is `offset_ns` ahead of the scheduler's trace.
-
-    Raises BadFile or UsageError, also where they are not of one time.
-    """
-    return activity_of([kineto_trace(path, offset_ns=offset_ns) for path in paths], trace)
-
-
 def kineto_trace(path: str | Path, *, offset_ns: int = 0) -> ProfilerTrace:
-    """Read one Kineto trace. Raises BadFile or UsageError."""
+    """Read a rank's trace, whose clock is `offset_ns` ahead of the scheduler's. Raises BadFile or UsageError."""
     events, origin = _spans(path, offset_ns)
     launches = [event for event in events if event.get("cat") in _LAUNCH]
     busy = [record for record in events if record.get("cat") in _BUSY]

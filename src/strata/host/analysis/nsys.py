@@ -1,7 +1,9 @@
 """Reports of Nsight Systems beside a trace of the scheduler: `nsys export --type sqlite`, tables of CUPTI.
 
-Times are nanoseconds since the session began, which TARGET_INFO_SESSION_START_TIME says of the epoch. A thread is
-64 bits, of which the lowest 24 are its id and the next 24 its process's; correlation numbers are of one process.
+Times are nanoseconds since the session began, which TARGET_INFO_SESSION_START_TIME says of the epoch, or of the
+epoch themselves (`--ts-normalize`). A thread is 64 bits, of which the lowest 24 are its id and the next 24 its
+process's; correlation numbers and those of devices are of one process. Tables are there where they have rows. A
+CUDA graph is one row from its start to its end, unless its nodes were traced (`--cuda-graph-trace=node`).
 
 References
 ----------
@@ -27,9 +29,13 @@ MOST_ROWS: Final = 20_000_000
 _MAGIC: Final = b"SQLite format 3\0"
 _RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
-_BUSY: Final = (_KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+_GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_BUSY: Final = (_KERNEL, _GRAPH, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+_DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
 _BEGAN: Final = "TARGET_INFO_SESSION_START_TIME"
 _MOST_NS: Final = 4 * 10**18
+_LONGEST_NS: Final = 10**17
+"""Of a session, three years: larger times are of the epoch."""
 _ID: Final = (1 << 24) - 1
 _EXPORT: Final = "nsys export --type sqlite REPORT.nsys-rep"
 
@@ -51,29 +57,32 @@ def nsys_trace(path: str | Path, *, offset_ns: int = 0) -> ProfilerTrace:
 
 def _read(path: str | Path, rows: sqlite3.Connection, offset_ns: int) -> ProfilerTrace:
     tables = {str(name) for (name,) in rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if missing := sorted({_KERNEL, _RUNTIME, _BEGAN} - tables):
+    needed = {_KERNEL, _RUNTIME, _BEGAN} if _GRAPH not in tables else {_RUNTIME, _BEGAN}
+    if missing := sorted(needed - tables):
         raise UsageError(
             f"{path}: no table {missing[0]}: " + _why(missing[0]),
             hint=f"nsys profile --trace=cuda,nvtx ...; {_EXPORT}",
         )
-    base = rows.execute(f"SELECT utcEpochNs FROM {_BEGAN} LIMIT 1").fetchone()
-    origin_ns = origin_of(path, int(base[0]) if base else 0, offset_ns)
     launch, thread, launched = _columns(rows, _RUNTIME, ("start", "globalTid", "correlationId"))
-    parts = []
+    parts = {}
     for table in _BUSY:
         if table in tables:
-            has_process = any(row[1] == "globalPid" for row in rows.execute(f"PRAGMA table_info({table})"))
-            process = "globalPid" if has_process else "0"
-            parts.append(_columns(rows, table, ("start", '"end"', "deviceId", "correlationId", process)))
-    start, end, device, correlation, process_of = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if not len(parts[0][0]):
+            process = "globalPid" if "globalPid" in _names(rows, table) else "0"
+            parts[table] = _columns(rows, table, ("start", '"end"', "deviceId", "correlationId", process))
+    if not any(len(parts[table][0]) for table in (_KERNEL, _GRAPH) if table in parts):
         raise UsageError(f"{path}: no accelerator kernel ran in this report")
+    start, end, device, correlation, process_of = (
+        np.concatenate(column) for column in zip(*parts.values(), strict=True)
+    )
     is_whole = (end >= start) & (start >= 0) & (end < _MOST_NS)  # 0 to 0: CUPTI could not tell
     start, end, device, correlation, process_of = (
         column[is_whole & (end > 0)] for column in (start, end, device, correlation, process_of)
     )
     if not len(start):
         raise UsageError(f"{path}: no kernel in this report has a time")
+    base = rows.execute(f"SELECT utcEpochNs FROM {_BEGAN} LIMIT 1").fetchone()
+    base_ns = int(base[0] or 0) if base else 0
+    origin_ns = origin_of(path, base_ns if start.min() < _LONGEST_NS else 0, offset_ns)
     key, launch_key = (
         _keys(correlation, process_of),
         _keys(launched, thread & ~np.int64(_ID) if process_of.any() else 0 * thread),
@@ -81,10 +90,25 @@ def _read(path: str | Path, rows: sqlite3.Connection, offset_ns: int) -> Profile
     # Only calls that made something run: a watchdog that asks for the state of a stream launches nothing.
     launch, thread, launch_key = (column[np.isin(launch_key, key)] for column in (launch, thread, launch_key))
     launcher = _launchers(key, launch_key, thread & _ID)
-    # Devices are numbered by each process, from 0.
-    _, device = np.unique(_keys(device, process_of), return_inverse=True)
+    device = _devices(rows, tables, device, process_of)
     start, end, launch = start + origin_ns, end + origin_ns, launch + origin_ns
     return ProfilerTrace(path, start, end, launcher, device, launch, thread & _ID, np.zeros(0, np.int64))
+
+
+def _names(rows: sqlite3.Connection, table: str) -> set[str]:
+    return {str(row[1]) for row in rows.execute(f"PRAGMA table_info({table})")}
+
+
+def _devices(rows: sqlite3.Connection, tables: set[str], device: Ints, process: Ints) -> Ints:
+    """Return the GPU of each row: each process numbers its own from 0, and two may share one."""
+    keys, place = np.unique(_keys(device, process), return_inverse=True)
+    if _DEVICES not in tables or not {"gpuId", "cudaId", "pid"} <= _names(rows, _DEVICES):
+        return np.asarray(place, np.int64)
+    gpu, number, pid = _columns(rows, _DEVICES, ("gpuId", "cudaId", "pid"))
+    gpu_of = dict(zip(_keys(number, pid << 24).tolist(), gpu.tolist(), strict=True))
+    low = (1 << 56) - 1  # of a process's number: its machine is not in the table
+    names = [gpu_of.get(key & low, -1 - index) for index, key in enumerate(keys.tolist())]
+    return np.array(names, np.int64)[place]
 
 
 def _why(table: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 from strata.errors import MissingPart
 from strata.fleet.local import cpu_list
 from strata.host.machine.cpus import show
-from strata.host.machine.kernel import threads_in
+from strata.host.machine.kernel import stat_fields, threads_in
 from strata.host.policy.step import Act, Step
 
 CGROUPS: Final = "/sys/fs/cgroup"
@@ -63,7 +63,7 @@ class KernelFiles:
         if step.act in ("write", "mkdir"):
             return step
         folder = f"/proc/{step.value}" if step.act == "attach" else step.path
-        fields = _stat(self._at(f"{folder}/stat"))
+        fields = stat_fields(self._at(f"{folder}/stat"))
         if not fields:
             raise ThreadGone("it is not there any more")
         start_ticks = int(fields[19])
@@ -132,11 +132,11 @@ class KernelFiles:
     def born(self, *, since_ticks: int) -> tuple[Born, ...]:
         """Return the threads that have started since, with the processes they descend from."""
         folders = {folder.name: folder for folder in self._at("/proc").glob("[0-9]*")}
-        parents = {pid: fields[1] for pid, folder in folders.items() if (fields := _stat(folder / "stat"))}
+        parents = {pid: fields[1] for pid, folder in folders.items() if (fields := stat_fields(folder / "stat"))}
         started = []
         for pid, folder in folders.items():
             for task in threads_in(folder):
-                fields = _stat(task / "stat")
+                fields = stat_fields(task / "stat")
                 if fields and int(fields[19]) >= since_ticks:
                     started.append(Born(f"/proc/{pid}/task/{task.name}", int(fields[19]), _line(pid, parents)))
         return tuple(sorted(started, key=lambda born: born.path))
@@ -189,16 +189,6 @@ def _line(pid: str, parents: Mapping[str, str]) -> frozenset[str]:
         line.add(pid)
         pid = parents[pid]
     return frozenset(line)
-
-
-def _stat(path: Path) -> list[str]:
-    """Return the fields behind a thread's name, of which the 20th is its start; none where it has ended."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="backslashreplace")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    fields = text[text.rfind(")") + 2 :].split()
-    return fields if len(fields) >= 20 else []
 
 
 def _number(path: str) -> int:

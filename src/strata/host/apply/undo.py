@@ -16,11 +16,13 @@ from typing import Final, Literal
 from strata.errors import StrataError
 from strata.fleet.local import cpu_list
 from strata.host.apply.journal import Journal, Record
-from strata.host.apply.machine import Born, KernelFiles, ThreadGone
+from strata.host.apply.machine import RESET, Born, KernelFiles, ThreadGone
 from strata.host.policy.step import Step
 
 INHERITED: Final = ("nice", "affinity", "scheduler")
 """Acts on a thread that what it starts inherits."""
+MOST_NAMED: Final = 8
+"""Threads that a line names."""
 Result = Literal["restored", "unchanged", "gone", "changed", "kept", "failed", "would"]
 
 
@@ -65,9 +67,9 @@ def undo(
         else:
             outcome = _undo(record, machine, is_dry=is_dry)
             heirs = [heir for heir in heirs_of(record, born) if (record.step.act, heir.path) not in claimed]
-            if not is_dry and (count := sum(_restore_heir(record, heir, machine) for heir in heirs)):
-                more = f"so it is for {count} {'thread' if count == 1 else 'threads'} it started since"
-                outcome = replace(outcome, why="; ".join(filter(None, (outcome.why, more))))
+            restored = [] if is_dry else [heir for heir in heirs if _restore_heir(record, heir, machine)]
+            if restored:
+                outcome = replace(outcome, why="; ".join(filter(None, (outcome.why, _naming(restored)))))
         done.append(outcome)
         if not is_dry and outcome.result != "failed":
             try:
@@ -108,10 +110,22 @@ def _undo(record: Record, machine: KernelFiles, *, is_dry: bool) -> UndoOutcome:
 
 
 def heirs_of(record: Record, born: Sequence[Born]) -> Iterator[Born]:
-    """Yield who may have inherited a change: threads that its process, and what that started, began since."""
-    if record.step.act in INHERITED and record.at_ticks:
+    """Yield who may have inherited a change: threads that its process, and what that started, began since.
+
+    What a thread that was put forward started began with 0: where it says the same, others have made it so.
+    """
+    is_inherited = record.step.act in INHERITED and RESET not in (record.after or "").split()
+    if is_inherited and record.at_ticks:
         pid = record.step.path.split("/")[2]
         yield from (heir for heir in born if heir.start_ticks >= record.at_ticks and pid in heir.line)
+
+
+def _naming(heirs: Sequence[Born]) -> str:
+    """Return that it was for heirs, too, and who they are: others may have given one of them the same value."""
+    tids = [heir.path.rpartition("/")[2] for heir in heirs]
+    more = f" and {len(tids) - MOST_NAMED:,} more" if len(tids) > MOST_NAMED else ""
+    threads = f"{len(tids):,} {'thread' if len(tids) == 1 else 'threads'}"
+    return f"so it is for {threads} it started since ({', '.join(tids[:MOST_NAMED])}{more})"
 
 
 def _restore_heir(record: Record, heir: Born, machine: KernelFiles) -> bool:

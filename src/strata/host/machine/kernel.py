@@ -27,6 +27,16 @@ def read_attribute(path: Path) -> str:
         return ""
 
 
+def stat_fields(path: Path) -> list[str]:
+    """Return the fields of a file `stat` behind the name, of which the 20th is the start; none where it has ended.
+
+    The name may hold anything, also spaces and brackets.
+    """
+    text = read_attribute(path)
+    fields = text[text.rfind(")") + 2 :].split()
+    return fields if len(fields) >= 20 else []
+
+
 def threads_in(process: Path) -> list[Path]:
     """Return the folders of a process's threads in procfs; none where it has ended.
 

@@ -143,11 +143,7 @@ class Open(Common):
 
 
 LayerKind = Confined | Grouped | Open
-KINDS: Final[Mapping[str, type[LayerKind]]] = {
-    "Confined": Confined,
-    "Grouped": Grouped,
-    "Open": Open,
-}
+KINDS: Final[Mapping[str, type[LayerKind]]] = {"Confined": Confined, "Grouped": Grouped, "Open": Open}
 
 
 @dataclass(frozen=True, slots=True)

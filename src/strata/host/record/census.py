@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from strata.errors import MissingPart
 from strata.host.machine.cgroups import cgroup_of
 from strata.host.machine.kernel import read_attribute, threads_in
 from strata.host.threads.observe import status_of
@@ -47,6 +49,11 @@ class CensusTaker:
         known = [(self._pids[tid], tid) for tid in critical if tid in self._pids]
         return [*known, *((pid, pid) for pid in sorted(tree))]
 
+    def threads_in(self, job: int | None) -> list[tuple[int, int]]:
+        """Return every thread of a job that was seen, (process, thread), the oldest first; None: everybody's."""
+        tree = Census(self._known).tree(job) if job is not None else self._known
+        return [(pid, tid) for tid, pid in self._pids.items() if pid in tree]
+
 
 def read_process(folder: Path) -> Process | None:
     """Read a process's folder of /proc; None for a kernel thread, or one that has ended."""
@@ -71,8 +78,16 @@ def census_of(looks: list[dict[str, Any]]) -> Census:
 
 
 def numbers_are_the_traces() -> bool:
-    """Return whether process numbers here are those in the kernel's traces, as in a container they are not."""
+    """Return whether process numbers here are those in the kernel's traces, as in a container they are not.
+
+    Raises MissingPart where /proc has the numbers of yet another namespace, so that nobody's are known.
+    """
     try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            raise MissingPart(
+                "/proc is that of another namespace of processes: its numbers are not ours",
+                hint="mount -t proc proc /proc in this one (unshare --mount-proc), or nsenter to the other",
+            )
         return str(Path("/proc/self/ns/pid").readlink()) == FIRST_PID_NAMESPACE
     except OSError:
         return True

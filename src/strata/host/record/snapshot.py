@@ -92,7 +92,8 @@ class MachineSnapshot:
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
     steal: what a hypervisor took meanwhile. census: the processes there were. job: the one that was recorded.
-    sleeping: how often threads were found asleep in which call.
+    sleeping: how often threads were found asleep in which call. numbers: those in the trace of threads that have
+    another where it was recorded, which all that is here is told in; none where they are the same.
     """
 
     cpus: Cpus | None = None
@@ -102,6 +103,7 @@ class MachineSnapshot:
     census: Census = field(default_factory=Census)
     job: int | None = None
     sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
+    numbers: Mapping[int, int] = field(default_factory=dict)
 
     def clock_offset_ns(self, given_s: float | None) -> int:
         """Return how far a profiler's clock is ahead of the trace's: as given, else by this machine's clocks."""
@@ -131,7 +133,9 @@ def read(path: Path) -> MachineSnapshot:
         census = census_of(data.get("census", []))
         job = int(data["pid"]) if data.get("pid") else None
         sleeping = sleeping_of(data.get("sleeping", []))
-        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen, census, job, sleeping)
+        numbers = {int(number): int(here) for number, here in data.get("numbers", {}).items()}
+        ahead_ns = int(data["epoch_ahead_ns"])
+        return MachineSnapshot(cpus, ahead_ns, critical, stolen, census, job, sleeping, numbers)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

@@ -62,13 +62,18 @@ def find(root: Path = Path("/")) -> Path:
         except OSError as error:
             raise MissingPart(
                 f"{folder}: events cannot be switched on: {error.strerror}",
-                hint=f"outside a container; or {QUICK}",
+                hint=f"mount -o remount,rw {folder}, or outside this container; or {QUICK}",
             ) from None
     if hidden is not None:
-        raise MissingPart(f"{hidden}: only root may trace the scheduler", hint=f"sudo; or {QUICK}")
+        is_root = os.geteuid() == 0
+        raise MissingPart(
+            f"{hidden}: only root may trace the scheduler" + (", and this container's is not" if is_root else ""),
+            hint=f"{'outside this container' if is_root else 'sudo'}; or {QUICK}",
+        )
     raise MissingPart(
         "/sys/kernel/tracing is not here: not mounted, or kept out of this container",
-        hint=f"on the host itself: mount -t tracefs nodev /sys/kernel/tracing; or {QUICK}",
+        hint="on the host itself: mount -t tracefs nodev /sys/kernel/tracing; for a container: the same in a "
+        f"privileged one, or the host's as a volume (-v /sys/kernel/tracing:/sys/kernel/tracing); or {QUICK}",
     )
 
 
@@ -97,12 +102,12 @@ def record(tracing: Path, work: RecordedCommand, sink: Sink, *, events: Sequence
     """Record while `work` lasts, and write the text to `sink`. Raises MissingPart where the kernel refuses."""
     with instance(tracing) as folder:
         try:
-            _write(folder / "trace_clock", "mono")
-            _write(folder / "buffer_size_kb", str(max(64, min(MAX_CPU_KB, MAX_BUFFER_KB // num_cpus))))
-            _write(folder / "tracing_on", "0")
+            write(folder / "trace_clock", "mono")
+            write(folder / "buffer_size_kb", str(max(64, min(MAX_CPU_KB, MAX_BUFFER_KB // num_cpus))))
+            write(folder / "tracing_on", "0")
             for event in events:
-                _write(folder / "events" / event.replace(":", "/") / "enable", "1")
-            _write(folder / "tracing_on", "1")
+                write(folder / "events" / event.replace(":", "/") / "enable", "1")
+            write(folder / "tracing_on", "1")
         except OSError as error:
             raise MissingPart(
                 f"{error.filename}: {error.strerror}", hint="run as root, outside a container"
@@ -111,7 +116,7 @@ def record(tracing: Path, work: RecordedCommand, sink: Sink, *, events: Sequence
         try:
             work.wait()
         finally:
-            _write(folder / "tracing_on", "0")
+            write(folder / "tracing_on", "0")
         with (folder / "trace").open("rb") as text:
             sink.copy(text)
         for cpu, lost in losses(folder):
@@ -128,10 +133,10 @@ def losses(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def instance(tracing: Path) -> Iterator[Path]:
+def instance(tracing: Path, *, purpose: str = "") -> Iterator[Path]:
     """Yield an instance of our own, which is removed at the end; so are those of processes that were killed."""
     # Numbers of processes mean something in their namespace only; tracing is one for all containers.
-    ours = f"{PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
+    ours = f"{PREFIX}{purpose}{os.stat('/proc/self/ns/pid').st_ino}-"
     for left in (tracing / "instances").glob(f"{ours}*"):
         if not Path(f"/proc/{left.name.removeprefix(ours)}").exists():
             with suppress(OSError):  # someone still reads it
@@ -147,6 +152,7 @@ def instance(tracing: Path) -> Iterator[Path]:
         folder.rmdir()
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write to one of the kernel's files; nothing empties it."""
     with path.open("wb", buffering=0) as stream:
         stream.write(text.encode())

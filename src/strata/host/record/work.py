@@ -53,7 +53,7 @@ def behind_sudo(environment: Mapping[str, str], *, user: int) -> User | None:
 class RecordedCommand:
     """`start`, then `wait`; `exit_code` is the command's once it has ended, else None.
 
-    `steal` is then what a hypervisor took from this machine meanwhile.
+    `steal` is then what a hypervisor took from this machine meanwhile. `tell` is called in the command's process.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class RecordedCommand:
         self.begun: Callable[[], None] = lambda: None
         self.look: Callable[[], None] = lambda: None
         self.sample: Callable[[], None] | None = None
+        self.tell: Callable[[], None] | None = None
         self.steal: Steal | None = None
         self._turn = 0.0
 
@@ -92,7 +93,7 @@ class RecordedCommand:
             return
         try:
             if self.user is None:
-                self.process = subprocess.Popen(self.command)
+                self.process = subprocess.Popen(self.command, preexec_fn=self.tell)
             else:
                 self.process = subprocess.Popen(
                     self.command,
@@ -100,6 +101,7 @@ class RecordedCommand:
                     group=self.user.gid,
                     extra_groups=self.user.groups,
                     env={**os.environ, **self.user.environment},
+                    preexec_fn=self.tell,
                 )
         except OSError as error:
             raise UsageError(f"{self.command[0]}: cannot be started: {error.strerror}") from None

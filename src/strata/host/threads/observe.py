@@ -15,7 +15,7 @@ from typing import Final
 
 from strata.fleet.local import cpu_list
 from strata.host.machine.cgroups import cgroup_of
-from strata.host.machine.kernel import read_attribute, threads_in
+from strata.host.machine.kernel import read_attribute, stat_fields, threads_in
 from strata.host.threads.gpus import gpus as gpus_of
 from strata.host.threads.snapshot import Gpu, Snapshot, Thread
 
@@ -71,10 +71,8 @@ def _threads(process: Path, uptime_s: float) -> list[Thread]:
 
 
 def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | None:
-    status, stat = status_of(task / "status"), read_attribute(task / "stat")
-    # The name may hold anything, also spaces and brackets; the fields begin behind its last bracket.
-    fields = stat[stat.rfind(")") + 2 :].split()
-    if not status or len(fields) < 20:
+    status, fields = status_of(task / "status"), stat_fields(task / "stat")
+    if not status or not fields:
         return None
     start_ticks = int(fields[19])
     schedstat = read_attribute(task / "schedstat").split()

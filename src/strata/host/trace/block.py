@@ -232,12 +232,7 @@ class _Fields:
     """Reads the fields of one kind of event into the columns; says where they had their usual form."""
 
     def __init__(
-        self,
-        chars: NDArray[np.uint8],
-        at: Words,
-        ends: Places,
-        known: KnownNames,
-        events: Events,
+        self, chars: NDArray[np.uint8], at: Words, ends: Places, known: KnownNames, events: Events
     ) -> None:
         self.chars, self.at, self.ends, self.known, self.events = chars, at, ends, known, events
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Final
 
@@ -14,6 +14,8 @@ from strata.arrays import Bools, Ints
 
 NAME_BYTES: Final = 16
 """TASK_COMM_LEN of the kernel; longer names (of interrupts) are cut to it."""
+OUTSIDE: Final = 1 << 22
+"""What the numbers of threads outside of a container are told with: no kernel has numbers that large."""
 IDLE: Final = 0
 """The thread id of every CPU's idle thread."""
 
@@ -165,6 +167,21 @@ class Trace:
     backwards: int = 0
     is_cut: bool = False
     is_broken: bool = False
+
+    def renumbered(self, numbers: Mapping[int, int]) -> Trace:
+        """Return the trace with other numbers of threads; those without one get OUTSIDE and their own."""
+        events = self.events
+        keys = np.array(sorted(numbers), np.int32)
+        values = np.array([numbers[key] for key in keys.tolist()], np.int32)
+
+        def named(tid: NDArray[np.int32]) -> NDArray[np.int32]:
+            place = np.searchsorted(keys, tid).clip(max=len(keys) - 1)
+            outside = np.where(tid > IDLE, tid + OUTSIDE, tid)
+            return np.where(keys[place] == tid, values[place], outside).astype(np.int32)
+
+        has_two = np.isin(events.kind, (EventKind.SWITCH, EventKind.FORK))
+        other = np.where(has_two, named(events.other), events.other)
+        return replace(self, events=replace(events, tid=named(events.tid), other=other))
 
     @property
     def start_ns(self) -> int:

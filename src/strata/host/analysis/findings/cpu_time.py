@@ -67,9 +67,7 @@ def stolen(view: TraceView) -> Iterator[Finding]:
         there_ns = np.bincount(
             runs.cpu[is_own], weights=length_ns[is_own], minlength=len(runs.cpus)
         ) + np.bincount(
-            waits.part_cpu[part],
-            weights=(waits.part_end_ns - waits.part_start_ns)[part],
-            minlength=len(runs.cpus),
+            waits.part_cpu[part], weights=(waits.part_end_ns - waits.part_start_ns)[part], minlength=len(runs.cpus)
         )
         share = np.minimum(there_ns / np.maximum(busy_ns, 1), 1.0)
         cost_ms = float(np.sum(rate * share)) * view.wall_ns / 1e6

@@ -10,13 +10,7 @@ import numpy as np
 
 from strata.decision import Reason
 from strata.host.analysis.accelerator import AcceleratorActivity
-from strata.host.analysis.findings.finding import (
-    WORTH_SHARE,
-    Finding,
-    Severity,
-    main_culprit,
-    of_thread,
-)
+from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, Severity, main_culprit, of_thread
 from strata.host.analysis.intervals import union, within
 from strata.host.analysis.view import TraceView
 
