@@ -20,7 +20,7 @@ from strata.cli.main import cli
 from strata.cluster.admission import keeper
 from strata.cluster.admission.server import WebhookMetrics, make_frame
 from strata.cluster.agent.meters import AgentMetrics
-from strata.cluster.agent.publish import publish
+from strata.cluster.agent.publish import Publisher
 from strata.cluster.api import kinds
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.placement_annotation import MANAGED
@@ -348,7 +348,7 @@ def are_granted(asked: set, account: str) -> bool:
 
 def test_the_agent_publishes_with_its_rights():
     api = Recorder()
-    publish(node("n0").fingerprint, apply=api.apply)
+    Publisher(api)(node("n0").fingerprint)
     assert len(api.asked) == 3
     assert are_granted(api.asked, "strata-agent")
     assert not are_granted(api.asked, "strata-extender")

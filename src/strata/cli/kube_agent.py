@@ -105,10 +105,9 @@ def _run(look: Collect, options: dict[str, Any]) -> None:
         need(module, extra="cluster")
     import logging
     import random
-    from functools import partial
 
     from strata.cluster.agent.daemon import Agent, PublishInterval
-    from strata.cluster.agent.publish import publish
+    from strata.cluster.agent.publish import Publisher
     from strata.cluster.agent.run import run
     from strata.cluster.api.client import connect
     from strata.net.server import listen
@@ -122,7 +121,7 @@ def _run(look: Collect, options: dict[str, Any]) -> None:
             known,
             listener,
             collect=look,
-            publish=partial(publish, apply=api.apply),
+            publish=Publisher(api),
             every_s=options["every"],
             at_start=options["benchmark"],
             probe_every_s=options["probe_every"],

@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from strata.cluster.agent import run
 from strata.cluster.agent.benchmark import Timing
 from strata.cluster.agent.daemon import Agent, PublishInterval
 from strata.cluster.agent.meters import AgentMetrics
-from strata.cluster.agent.publish import MANAGER, publish
+from strata.cluster.agent.publish import MANAGER, Publisher
 from strata.cluster.agent.run import ALIVE_S, AgentRunner
 from strata.cluster.agent.sources import SPAN_S, ask_tools, run_benchmarks
 from strata.cluster.agent.watch import BusWatch, DeviceFault
@@ -83,7 +82,7 @@ class World:
         self.server = Server()
         self.runner = AgentRunner(
             Agent(PublishInterval(), rng=random.Random(0)),
-            publish=partial(publish, apply=self.server.apply, wall_clock=lambda: self.wall_s),
+            publish=Publisher(self.server, wall_clock=lambda: self.wall_s),
             meters=AgentMetrics(),
             clock=lambda: self.now_s,
         )

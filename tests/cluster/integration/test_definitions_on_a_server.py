@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
+from strata.cluster.agent.publish import AGAIN_S, Publisher
 from strata.cluster.api.crd.compute_claim import claim_of, claim_status
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds, profiles
@@ -14,6 +16,8 @@ from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.errors import BadFile
+from strata.fleet.fingerprint import Probe
+from strata.fleet.rdma import RdmaPort
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
 from tests.support.real_processes import until
 
@@ -107,6 +111,48 @@ def test_devices_stay_in_the_order_their_agent_gives_them(defined):
     fewer = changed(turned, "status", "devices", value=turned["status"]["devices"][1:])
     status = publish(defined, changed(fewer, "status", "links", value=[]))["status"]
     assert [device["uuid"] for device in status["devices"]] == ["n3-2", "n3-1", "n3-0"]
+
+
+def test_an_agent_newer_than_the_definitions_publishes_what_they_take_and_says_the_rest_once(api, caplog):
+    """As after an upgrade of the agents alone; and the other way round once the definitions have followed."""
+    older = copy.deepcopy([dict(crd) for crd in crds()])
+    status = next(
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        for crd in older
+        if crd["spec"]["names"]["kind"] == "ComputeNode"
+    )
+    del status["ports"], status["devices"]["items"]["properties"]["probe"]
+    for crd in older:
+        api.apply(CRD, crd)
+    until(lambda: _is_served(api, COMPUTE_NODE), lambda: "our kinds")
+    until(lambda: "ports" not in fields_of(api), lambda: "the older schema")
+    devices = tuple(replace(device, probe=Probe(1.7e9, 1e12)) for device in node("n8").fingerprint.devices)
+    ports = (RdmaPort("mlx5_0", 1, "infiniband", is_active=True, rate_bytes_per_s=25e9),)
+    fingerprint = replace(node("n8").fingerprint, devices=devices, ports=ports)
+    now_s = 0.0
+    publisher = Publisher(api, clock=lambda: now_s)
+
+    for _ in range(3):
+        publisher(fingerprint)
+    part = api.get(COMPUTE_NODE, "n8")
+    assert fingerprint_of(part).devices == node("n8").fingerprint.devices
+    note = "the API server's ComputeNode lacks status.devices.probe, status.ports: apply the definitions"
+    assert [message for message in caplog.messages if note in message] == caplog.messages[:1]
+    assert note in part["status"]["notes"][-1]
+
+    for crd in crds():
+        api.apply(CRD, crd)
+    until(lambda: "ports" in fields_of(api), lambda: "the newer schema")
+    now_s = AGAIN_S
+    publisher(fingerprint)
+    assert fingerprint_of(api.get(COMPUTE_NODE, "n8")) == fingerprint
+
+
+def fields_of(api):
+    try:
+        return api.schema(COMPUTE_NODE)["properties"]["status"]["properties"]
+    except ApiFailed:  # it is published a moment after the kind is served
+        return {"ports": None}
 
 
 DEVICE = ("status", "devices", 1)

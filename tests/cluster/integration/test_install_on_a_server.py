@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
-from strata.cluster.agent.publish import publish
+from strata.cluster.agent.publish import Publisher
 from strata.cluster.api.client import connect
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.errors import ApiFailed
@@ -161,7 +161,7 @@ def policed(as_part):
 
     def is_refused() -> bool:
         try:
-            publish(node("unpoliced").fingerprint, apply=as_part("agent").apply)
+            Publisher(as_part("agent"))(node("unpoliced").fingerprint)
         except ApiFailed as error:
             return "its own node only" in str(error)
         return False
@@ -190,19 +190,19 @@ def agent_on(plane, name: str) -> Path:
 
 def test_an_agent_publishes_its_own_node_and_no_other(installed, policed, api, client):
     admin, api = api, client(agent_on(installed, "own-a"))
-    publish(node("own-a").fingerprint, apply=api.apply)
-    publish(node("own-a", sick=(1,)).fingerprint, apply=api.apply)
+    Publisher(api)(node("own-a").fingerprint)
+    Publisher(api)(node("own-a", sick=(1,)).fingerprint)
     assert fingerprint_of(admin.get(COMPUTE_NODE, "own-a")).devices[1].health == 0.1
     with pytest.raises(ApiFailed, match="its own node only"):
-        publish(node("own-b").fingerprint, apply=api.apply)
-    publish(node("own-b").fingerprint, apply=admin.apply)
+        Publisher(api)(node("own-b").fingerprint)
+    Publisher(admin)(node("own-b").fingerprint)
     with pytest.raises(ApiFailed, match="its own node only"):
-        publish(node("own-b").fingerprint, apply=api.apply)
+        Publisher(api)(node("own-b").fingerprint)
 
 
 def test_a_token_that_names_no_node_writes_none(policed, as_part):
     with pytest.raises(ApiFailed, match="its own node only"):
-        publish(node("own-a").fingerprint, apply=as_part("agent").apply)
+        Publisher(as_part("agent"))(node("own-a").fingerprint)
 
 
 def test_the_overlay_for_cert_manager_takes_the_rights_back(installed):
@@ -216,7 +216,7 @@ def test_the_overlay_for_cert_manager_takes_the_rights_back(installed):
 def test_people_see_what_there_is_and_why_a_job_would_go_where(installed, api, nodes, namespace):
     for name, model in (("seen-a", A100), ("seen-b", B3)):
         nodes.add(name, allocatable={RESOURCE[model]: 8}, labels={"topology.kubernetes.io/zone": "seen"})
-        publish(node(name, model).fingerprint, apply=api.apply)
+        Publisher(api)(node(name, model).fingerprint)
     wanted = job("train", pods=2, devices=8, accelerator=A100)
     status, answer = installed.ask(
         "POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", in_namespace(wanted, namespace)

@@ -209,6 +209,16 @@ class Api:
         request = self._http.build_request("GET", self._path(POD, name, namespace, "log"), params=wanted)
         return str(self._send(request).text)
 
+    def schema(self, kind: ObjectKind) -> Mapping[str, Any]:
+        """Return the OpenAPI schema that the server has of a kind; all who are let in may read it."""
+        path = f"/openapi/v3{_root(kind)}"
+        schemas = (self._ask("GET", path).get("components") or {}).get("schemas") or {}
+        wanted = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        for schema in schemas.values():
+            if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+                return dict(schema)
+        raise ApiFailed(f"GET {path}: the server has no schema of {kind.kind}")
+
     def minor_version(self) -> int:
         """Return the 36 of a 1.36 API server. Raises ApiFailed."""
         minor = str(self._ask("GET", "/version").get("minor"))
