@@ -30,8 +30,8 @@ MODELS = Path(__file__).parents[1] / "src/strata/workload/models"
 WARM_UPS, STEPS = 3, 8
 COLUMNS = (
     "source", "name", "grade", "model", "accelerator", "num_gpus", "gpus_per_node", "node_network_gbps",
-    "precision", "sequence", "global_batch", "microbatch", "tp", "pp", "dp", "cp", "ep", "virtual_stages", "recompute",
-    "zero", "step_s", "memory_gib", "note",
+    "precision", "sequence", "global_batch", "microbatch", "tp", "pp", "dp", "cp", "ep", "virtual_stages",
+    "recompute", "zero", "step_s", "memory_gib", "note",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from strata.host.record import interpreter_holders
 from tests.cluster.integration import control_plane, real_node
 from tests.control.drivers import slurm_cluster
 from tests.host import traces as host_traces
@@ -62,6 +63,7 @@ PARTS = {
     "cc": fake_accelerators.find_compiler,
     "cudart": fake_accelerators.find_cudarts,
     "tracing": host_traces.find,
+    "py-spy": interpreter_holders.find,
     "slurm": slurm_cluster.find,
     "vm": guest.find,
 }

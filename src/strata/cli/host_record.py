@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -96,10 +95,8 @@ def record(
 def _trace(work: RecordedCommand, output: Path, how: str, *, has_numbers: bool) -> None:
     from strata.files import write_json
     from strata.host.record import perf, snapshot, tracefs
-    from strata.host.record.census import CensusTaker
+    from strata.host.record.looks import looking
     from strata.host.record.sink import sink
-    from strata.host.record.sleep_sampler import SleepSampler
-    from strata.host.record.trace_numbers import trace_numbers
 
     folder = tracefs.find()
     program = perf.find()
@@ -108,32 +105,7 @@ def _trace(work: RecordedCommand, output: Path, how: str, *, has_numbers: bool) 
     events, num_cpus = tracefs.available(folder), os.cpu_count() or 1
     uses_perf = program is not None and how != "tracefs"
     began_s, is_whole = time.monotonic(), True
-    seen: dict[str, Any] = {}
-    taker, sampler = CensusTaker(), SleepSampler()
-
-    def ask(threads: list[tuple[int, int]]) -> None:
-        if numbers is not None:
-            numbers.look(threads)
-
-    def begun() -> None:
-        taker.look()
-        ask(taker.threads_in(None))
-        sampler.follow(taker.threads_of(work.root_pid))
-
-    def look() -> None:
-        if not seen:
-            seen.update(snapshot.take(pid=work.root_pid))
-        taker.look()
-        ask(taker.threads_in(None))
-        sampler.follow(taker.threads_of(work.root_pid, critical=seen["critical"]))
-
-    def sample() -> None:
-        sampler.sample()
-        ask(taker.threads_in(work.root_pid))
-
-    with sink(output) as text, trace_numbers(folder) if has_numbers else nullcontext() as numbers:
-        work.begun, work.look, work.sample = begun, look, sample
-        work.tell = numbers.tell if numbers is not None else None
+    with sink(output) as text, looking(work, folder, has_numbers=has_numbers) as looks:
         if uses_perf and program is not None:
             try:
                 is_whole = perf.record(
@@ -146,22 +118,19 @@ def _trace(work: RecordedCommand, output: Path, how: str, *, has_numbers: bool) 
                 uses_perf = False
         if not uses_perf:
             tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
-    is_known = not has_numbers or numbers is not None
     data = {
-        **(seen or snapshot.take(pid=work.root_pid)),
+        **looks.to_dict(),
         "irqs_at_end": snapshot.interrupts(),
         "steal": work.steal.to_dict() if work.steal is not None else None,
         "recorded_by": "perf" if uses_perf else "tracefs",
         "clock": "monotonic",
         "lost": text.lost,
         "events": list(events),
-        "pid": work.root_pid if is_known else None,
-        "census": taker.looks if is_known else [],
-        "sleeping": sampler.to_list() if is_known else [],
-        "numbers": {number: here for here, number in numbers.known.items()} if numbers is not None else {},
         "elapsed_s": round(time.monotonic() - began_s, 3),
     }
     write_json(snapshot.beside(output), data)
+    for failure in looks.failures:
+        click.echo(failure, err=True)
     lost = f"{text.lost:,} events were lost: figures will be too low" if text.lost else "no event was lost"
     by = "perf" if uses_perf else "the kernel's tracing"
     click.echo(f"wrote {output} ({text.num_bytes / 1e6:.1f} MB of text, by {by}); {lost}", err=True)

@@ -124,6 +124,7 @@ def report(
         job=pid or (machine.job if tid is None and not critical else None),
         only=tid,
         sleeping=machine.sleeping,
+        holding=machine.holding,
     )
     if view.is_guessed and (pid or tid):
         raise UsageError(

@@ -59,6 +59,7 @@ def test_the_report_says_why_critical_threads_slept(tmp_path):
     data = json.loads(CliRunner().invoke(cli, [*arguments, "-o", "json"]).stdout)
     ms = {"disk": 10.0, "unknown": 8.0, "outside": 1.0}
     slept = {"comm": "python3", "tid": 11, "ms": ms, "wakers": [], "samples": 0, "calls": {}}
+    slept["holders"] = []
     assert data["sleeps"] == [slept]
     assert "python3 (11) slept 19 ms: 53%" in CliRunner().invoke(cli, arguments).stdout
 
@@ -89,3 +90,22 @@ def test_where_the_recorder_looked_it_is_known_in_which_calls(tmp_path):
     assert findings["interpreter-lock"]["cost_ms"] == pytest.approx(0.75 * 19)
     told = " ".join(CliRunner().invoke(cli, ["host", "report", str(trace)]).stdout.split())
     assert "Found asleep 40 times: 75% for Python's interpreter lock (GIL), 22% for a file" in told
+
+
+def test_who_had_the_interpreter_meanwhile_is_named_where_the_recorder_saw_it(tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_bytes(sleeping().raw())
+    look = {"taken_ns": 0, "processes": [], "threads": {"11": 10, "12": 10, "21": 20}}
+    held = {11: {"train (t.py:9)": 50}, 12: {"decode (d.py:3)": 20, "open (i.py:1)": 10}, 21: {"serve": 9}}
+    machine = {"form": FORM, "cpus": [], "critical": [11], "epoch_ahead_ns": 0, "census": [look]}
+    machine["sleeping"] = [{"tid": 11, "counts": {"interpreter_lock": 30, "file": 10}}]
+    machine["holding"] = [{"tid": tid, "places": places} for tid, places in held.items()]
+    beside(trace).write_text(json.dumps(machine))
+    data = json.loads(report(trace, "-o", "json").stdout)
+    # Not itself, and not another process: whose interpreter is another.
+    (holder,) = data["sleeps"][0]["holders"]
+    assert holder == {"comm": "loader", "tid": 12, "share": 1.0, "where": "decode (d.py:3)"}
+    (evidence,) = [one["evidence"] for one in data["findings"] if one["token"] == "interpreter-lock"]
+    assert evidence.endswith(
+        "; when others had the interpreter, loader (12) did 100% of the time, most in decode (d.py:3)"
+    )

@@ -80,7 +80,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
         raise KeyboardInterrupt
 
     work, out = RecordedCommand(seconds=60), tmp_path / "trace.txt"
-    work.look = interrupt
+    work.witness.look = interrupt
     with sink(out) as text:
         tracefs.record(tracefs_folder, work, text, events=tracefs.NEEDED, num_cpus=2)
     assert read_trace(out).num_events > 10
@@ -198,7 +198,7 @@ def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, 
 
 def test_perf_s_own_file_has_no_name_that_a_killed_recorder_could_leave_behind(tmp_path):
     work, seen = RecordedCommand(seconds=0.02), []
-    work.look = lambda: seen.extend(one.name for one in tmp_path.iterdir())
+    work.witness.look = lambda: seen.extend(one.name for one in tmp_path.iterdir())
     program = fake_perf(tmp_path)
     with sink(tmp_path / "trace.txt") as out:
         perf.record(program, work, out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
@@ -331,7 +331,7 @@ def test_a_recording_ends_with_the_process_it_was_made_for():
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     work = RecordedCommand(seconds=60, pid=process.pid)
     looked = threading.Event()
-    work.look = looked.set
+    work.witness.look = looked.set
     ending = threading.Thread(target=process.communicate)
     ending.start()
     work.wait()

@@ -109,7 +109,7 @@ def test_what_was_counted_comes_back_and_calls_of_other_versions_are_left_out():
 
 def test_a_recording_samples_until_its_command_ends():
     work, seen = RecordedCommand(seconds=None, command=("sleep", "0.2")), []
-    work.sample = lambda: seen.append(work.root_pid)
+    work.witness.samples, work.witness.sample = True, lambda: seen.append(work.root_pid)
     work.start()
     work.wait()
     assert work.exit_code == 0
@@ -119,7 +119,7 @@ def test_a_recording_samples_until_its_command_ends():
 
 def test_or_until_a_process_or_the_time_is_over():
     work, seen = RecordedCommand(seconds=0.1, pid=os.getpid()), []
-    work.sample = lambda: seen.append(1)
+    work.witness.samples, work.witness.sample = True, lambda: seen.append(1)
     work.wait()
     assert seen
     work = RecordedCommand(seconds=0.1)

@@ -8,9 +8,9 @@ in which calls threads were asleep (`record.sleep_sampler`), their shares are th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,12 +32,22 @@ SHOWN: Final = 0.05
 MOST_WAKERS: Final = 5
 
 
+class Holder(NamedTuple):
+    """A thread that had the interpreter: in which share of the looks, and in which function most."""
+
+    comm: str
+    tid: int
+    share: float
+    where: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sleeps:
     """How long a thread slept, by why, longest first [ms]; of sleeps that were over when the trace ended.
 
     wakers: threads of its own process that woke it, those for which it slept longest [ms]. num_samples: how often
-    it was found asleep; calls: in which call, as shares of these, largest first.
+    it was found asleep; calls: in which call, as shares of these, largest first. holders: who had its interpreter
+    how often, of all looks that found it with another thread, and where most.
     """
 
     name: str
@@ -46,6 +56,7 @@ class Sleeps:
     wakers: tuple[tuple[str, int, float], ...] = ()
     num_samples: int = 0
     calls: Mapping[SleepCall, float] = field(default_factory=dict)
+    holders: tuple[Holder, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -56,6 +67,7 @@ class Sleeps:
             "wakers": [{"comm": name, "tid": tid, "ms": round(ms, 6)} for name, tid, ms in self.wakers],
             "samples": self.num_samples,
             "calls": {call: round(share, 6) for call, share in self.calls.items()},
+            "holders": [holder._asdict() for holder in self.holders],
         }
 
     def __str__(self) -> str:
@@ -65,13 +77,17 @@ class Sleeps:
         )
         if self.wakers and self.ms.get("own_process", 0.0) >= SHOWN * total:
             text += f" (most for {self.wakers[0][0]}, {self.wakers[0][1]})"
-        return f"{text}. {in_calls(self.calls, self.num_samples)}" if self.calls else text
+        return f"{text}. {self.in_calls()}" if self.calls else text
 
-
-def in_calls(calls: Mapping[SleepCall, float], num_samples: int) -> str:
-    """Return in words where a thread was found asleep."""
-    shown = ", ".join(f"{share:.0%} {WORDS[call]}" for call, share in calls.items() if share >= SHOWN)
-    return f"Found asleep {num_samples:,} times: {shown}"
+    def in_calls(self) -> str:
+        """Return in words where it was found asleep, and who had the interpreter if it was for that."""
+        shown = ", ".join(f"{share:.0%} {WORDS[call]}" for call, share in self.calls.items() if share >= SHOWN)
+        text = f"Found asleep {self.num_samples:,} times: {shown}"
+        if not self.holders or self.calls.get("interpreter_lock", 0.0) < SHOWN:
+            return text
+        name, tid, share, where = self.holders[0]
+        held = f"{name} ({tid}) did {share:.0%} of the time, most in {where}"
+        return f"{text}; when others had the interpreter, {held}"
 
 
 def shares_of(counts: Mapping[SleepCall, int]) -> dict[SleepCall, float]:
@@ -112,7 +128,23 @@ def sleeps_of(view: TraceView, task: int) -> Sleeps:
         _longest(view, waker[masks["own_process"]], length[masks["own_process"]]),
         sum(counts.values()),
         shares_of(counts),
+        tuple(_holders(view, task)),
     )
+
+
+def _holders(view: TraceView, task: int) -> Iterator[Holder]:
+    """Yield the other threads of a thread's process that had its interpreter, those that had it most first."""
+    pid = view.ownership.pid
+    others = {
+        int(view.tasks.tid[other]): (other, places)
+        for other in np.flatnonzero((pid == pid[task]) & (pid >= 0)).tolist()
+        if other != task and (places := view.holding.get(int(view.tasks.tid[other])))
+    }
+    total = sum(sum(places.values()) for _, places in others.values())
+    by_count = sorted(others.items(), key=lambda item: -sum(item[1][1].values()))
+    for tid, (other, places) in by_count[:MOST_WAKERS]:
+        share = round(sum(places.values()) / total, 6)
+        yield Holder(view.name(other), tid, share, max(places, key=places.__getitem__))
 
 
 def _longest(view: TraceView, waker: Ints, length: Ints) -> tuple[tuple[str, int, float], ...]:

@@ -53,7 +53,7 @@ class TraceView:
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
     `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took. `census`
     has the processes there were; `job` is the process it is all about, `only` the one thread: None for all;
-    `sleeping` how often each was found asleep in which call.
+    `sleeping` how often each was found asleep in which call, `holding` how often with its interpreter, and where.
     """
 
     trace: Trace
@@ -66,6 +66,7 @@ class TraceView:
     job: int | None = None
     only: int | None = None
     sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
+    holding: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @cached_property
     def tasks(self) -> TaskInstances:

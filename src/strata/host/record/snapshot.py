@@ -23,6 +23,7 @@ from strata.host.machine.cpus import Cpu, Cpus
 from strata.host.machine.kernel import read_attribute
 from strata.host.machine.steal import Steal
 from strata.host.record.census import census_of
+from strata.host.record.interpreter_holders import holding_of
 from strata.host.record.sleep_sampler import sleeping_of
 from strata.host.threads.classify import classify, only
 from strata.host.threads.observe import observe
@@ -92,7 +93,8 @@ class MachineSnapshot:
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
     steal: what a hypervisor took meanwhile. census: the processes there were. job: the one that was recorded.
-    sleeping: how often threads were found asleep in which call. numbers: those in the trace of threads that have
+    sleeping: how often threads were found asleep in which call; holding: how often they were found to have their
+    interpreter, where. numbers: those in the trace of threads that have
     another where it was recorded, which all that is here is told in; none where they are the same.
     """
 
@@ -103,6 +105,7 @@ class MachineSnapshot:
     census: Census = field(default_factory=Census)
     job: int | None = None
     sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
+    holding: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     numbers: Mapping[int, int] = field(default_factory=dict)
 
     def clock_offset_ns(self, given_s: float | None) -> int:
@@ -133,9 +136,10 @@ def read(path: Path) -> MachineSnapshot:
         census = census_of(data.get("census", []))
         job = int(data["pid"]) if data.get("pid") else None
         sleeping = sleeping_of(data.get("sleeping", []))
+        holding = holding_of(data.get("holding", []))
         numbers = {int(number): int(here) for number, here in data.get("numbers", {}).items()}
         ahead_ns = int(data["epoch_ahead_ns"])
-        return MachineSnapshot(cpus, ahead_ns, critical, stolen, census, job, sleeping, numbers)
+        return MachineSnapshot(cpus, ahead_ns, critical, stolen, census, job, sleeping, holding, numbers)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

@@ -50,10 +50,32 @@ def behind_sudo(environment: Mapping[str, str], *, user: int) -> User | None:
     return User(int(uid), int(gid), groups, variables)
 
 
+class Witness:
+    """Looks at the machine while work is recorded; this one does nothing.
+
+    samples: whether `sample` is wanted. tell: called in the command's process, before it becomes the command.
+    """
+
+    samples = False
+    tell: Callable[[], None] | None = None
+
+    def begun(self) -> None:
+        """It has begun."""
+
+    def look(self) -> None:
+        """Threads had time to be born; again every AGAIN_S."""
+
+    def sample(self) -> None:
+        """About every SAMPLE_S."""
+
+    def ended(self) -> None:
+        """It is over, however it ended."""
+
+
 class RecordedCommand:
     """`start`, then `wait`; `exit_code` is the command's once it has ended, else None.
 
-    `steal` is then what a hypervisor took from this machine meanwhile. `tell` is called in the command's process.
+    `steal` is then what a hypervisor took from this machine meanwhile.
     """
 
     def __init__(
@@ -69,10 +91,7 @@ class RecordedCommand:
         self.command = tuple(command)
         self.pid = pid
         self.process: subprocess.Popen[bytes] | None = None
-        self.begun: Callable[[], None] = lambda: None
-        self.look: Callable[[], None] = lambda: None
-        self.sample: Callable[[], None] | None = None
-        self.tell: Callable[[], None] | None = None
+        self.witness = Witness()
         self.steal: Steal | None = None
         self._turn = 0.0
 
@@ -93,7 +112,7 @@ class RecordedCommand:
             return
         try:
             if self.user is None:
-                self.process = subprocess.Popen(self.command, preexec_fn=self.tell)
+                self.process = subprocess.Popen(self.command, preexec_fn=self.witness.tell)
             else:
                 self.process = subprocess.Popen(
                     self.command,
@@ -101,37 +120,34 @@ class RecordedCommand:
                     group=self.user.gid,
                     extra_groups=self.user.groups,
                     env={**os.environ, **self.user.environment},
-                    preexec_fn=self.tell,
+                    preexec_fn=self.witness.tell,
                 )
         except OSError as error:
             raise UsageError(f"{self.command[0]}: cannot be started: {error.strerror}") from None
 
     def wait(self) -> None:
-        """Return when the command or the process has ended, or the seconds are over. Ctrl-C ends it too.
-
-        `begun` is called at once, `look` when threads have had time to be born, and every AGAIN_S after that;
-        `sample`, if there is one, about every SAMPLE_S.
-        """
+        """Return when the command or the process has ended, or the seconds are over. Ctrl-C ends it too."""
         before, began_s = steal.ticks(), time.monotonic()
         with suppress(KeyboardInterrupt):
             pause_s = LOOK_S if self.seconds is None else min(LOOK_S, self.seconds / 2)
             end_s = float("inf") if self.seconds is None else began_s + self.seconds
-            self.begun()
+            self.witness.begun()
             has_ended = self._wait(pause_s)
-            self.look()
+            self.witness.look()
             while not has_ended and (left_s := end_s - time.monotonic()) > 0:
                 if (has_ended := self._wait(min(AGAIN_S, left_s))) or left_s <= AGAIN_S:
                     break
-                self.look()
+                self.witness.look()
+        self.witness.ended()
         self.steal = steal.between(before, steal.ticks(), seconds=time.monotonic() - began_s)
 
     def _wait(self, seconds: float) -> bool:
         """Wait so long, and sample meanwhile; returns whether the command or the process has ended."""
-        if self.sample is None:
+        if not self.witness.samples:
             return self._has_ended_in(seconds)
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
-            self.sample()
+            self.witness.sample()
             # Irregular, so that what a program does fifty times a second is not always met at the same point.
             self._turn = (self._turn + GOLDEN) % 1.0
             if self._has_ended_in(min(left_s, SAMPLE_S * (0.5 + self._turn))):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, Severity, of_thread
-from strata.host.analysis.sleeps import in_calls, sleeps_of
+from strata.host.analysis.sleeps import sleeps_of
 from strata.host.analysis.view import TraceView
 from strata.host.threads.sleep_calls import SleepCall
 
@@ -36,7 +36,7 @@ def find(view: TraceView) -> Iterator[Finding]:
                 token,
                 {"share": cost_ms * 1e6 / float(view.lived_ns[task])},
                 cost_ms=cost_ms,
-                evidence=f"slept {total_ms:,.0f} ms. {in_calls(slept.calls, slept.num_samples)}",
+                evidence=f"slept {total_ms:,.0f} ms. {slept.in_calls()}",
                 confidence=0.8,
                 worst=Severity.WARNING,
             )
