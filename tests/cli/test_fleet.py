@@ -66,6 +66,9 @@ def test_what_is_free_and_what_is_doubted_is_said_as_far_as_we_may_look(monkeypa
             agent = {"metadata": {"name": "n1"}, "status": {"devices": 3}}
             return ([node] if kind == NODE else [agent]), ""
 
+        def serves(self, kind):
+            return True
+
         def close(self):
             pass
 

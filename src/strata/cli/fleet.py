@@ -14,7 +14,8 @@ from strata.errors import UsageError
 from strata.tables import Shown, printable, rows
 
 if TYPE_CHECKING:
-    from strata.cluster.api.kinds import Object
+    from strata.cluster.api.client import Api
+    from strata.cluster.api.kinds import Object, ObjectKind
     from strata.fleet.discovery.fleet_file import FoundDomain
 
 
@@ -129,29 +130,32 @@ def _of_kube(kubeconfig: str | None, context: str, owners: dict[str, str]) -> li
     from contextlib import closing
 
     from strata.cluster.api.client import connect
-    from strata.cluster.api.errors import ApiFailed
     from strata.cluster.api.kinds import COMPUTE_NODE, NODE, POD, meta, name_of
+    from strata.cluster.cache.gather import listed
     from strata.control.discovery.kube import domains_of_kube
 
     with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
-        nodes, _ = api.list(NODE)
-        try:
-            agents, _ = api.list(COMPUTE_NODE)
-        except ApiFailed as failed:
-            if failed.status != 404:  # our definitions are not installed there
-                raise
-            agents = ()
-        pods: Sequence[Object] | None = None
-        try:
-            pods, _ = api.list(POD)
-        except ApiFailed as failed:
-            if failed.status != 403:
-                raise
-            click.echo(f"warning: --kube {context}: what is free is not said: {failed}", err=True)
+        nodes = listed(api, NODE)
+        agents = _allowed(api, COMPUTE_NODE, f"warning: --kube {context}: labels are believed")
+        pods = _allowed(api, POD, f"warning: --kube {context}: what is free is not said")
     known = next((node for node in nodes if meta(node).get("uid") in owners), None)
     if known is not None:
         first = owners[meta(known)["uid"]]
         problem = f"--kube {context}: the cluster of --kube {first}, too: {name_of(known)} is in both"
         raise UsageError(problem, hint=f"leave out --kube {context}: its devices would count twice")
     owners.update((meta(node)["uid"], context) for node in nodes)
-    return domains_of_kube(context, nodes, agents, pods)
+    return domains_of_kube(context, nodes, agents or (), pods)
+
+
+def _allowed(api: Api, kind: ObjectKind, without: str) -> Sequence[Object] | None:
+    """Return all objects of a kind; None, and a warning, where we may not see them."""
+    from strata.cluster.api.errors import ApiFailed
+    from strata.cluster.cache.gather import listed
+
+    try:
+        return listed(api, kind)
+    except ApiFailed as failed:
+        if not failed.is_forbidden:
+            raise
+        click.echo(printable(f"{without}: {failed}"), err=True)
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -424,3 +424,43 @@ def test_jobs_of_one_cycle_do_not_share_cpus():
     assert [cluster.job(name)["spec"]["suspend"] for name in ("a", "b")] == [False, True]
     cluster.step()
     assert cluster.job("b")["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize("kind", [kinds.NODE, kinds.COMPUTE_NODE], ids=["node", "its-agent"])
+@pytest.mark.parametrize("moment", range(4))
+def test_a_node_that_vanishes_while_it_is_planned_for_ends_nothing(kind: kinds.ObjectKind, moment: int) -> None:
+    """A job that was sent there waits like any whose pods cannot be bound, and one that was not gets its place."""
+    cluster = Cluster(n1=A100, n2=A100)
+    for name, pods in (("train", 2), ("small", 1)):
+        cluster.put(kinds.JOB, objects.job(name, pods=pods, devices=8, accelerator=A100))
+    vanish = Vanishing(lambda: cluster.cache.changed(kind, cluster.objects[kind.kind, "n1"], is_gone=True), moment)
+    cluster.controller.lock = vanish
+    cluster.step()
+    cluster.step(after_s=61.0)
+    assert vanish.has_happened
+    left = {node.name for node in cluster.cache.index.nodes}
+    assert left == {"n2"}
+    placed = {name: cluster.nodes(name) for name in ("train", "small")}
+    assert placed["train"] in ((), ("n1", "n2"))
+    assert placed["small"] in ((), ("n1",), ("n2",))
+    add_node(cluster, "n3")
+    add_node(cluster, "n4")
+    cluster.step(after_s=61.0)
+    assert cluster.nodes("train")
+    assert cluster.nodes("small")
+
+
+class Vanishing:
+    """A lock of the cache, before whose taking for the nth time something happens."""
+
+    def __init__(self, do: Callable[[], None], at: int) -> None:
+        self.do, self.left, self.has_happened = do, at, False
+
+    def __enter__(self) -> None:
+        if self.left == 0:
+            self.do()
+            self.has_happened = True
+        self.left -= 1
+
+    def __exit__(self, *error: object) -> None:
+        pass

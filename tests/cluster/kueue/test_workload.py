@@ -17,6 +17,7 @@ from tests.cluster import objects
 from tests.cluster.builders import A100, B3, PROFILES, cluster, node
 
 INDEX = Index.of(cluster(node("nv"), node("npu", B3)))
+ONLY_NVIDIA = Index.of(cluster(node("nv")))
 FULL = Index.of(cluster(node("nv", busy=range(8)), node("npu", B3)))
 STAMP = "2026-11-21T12:00:00Z"
 RESERVED = {"type": "QuotaReserved", "status": "True"}
@@ -85,6 +86,23 @@ def test_quota_of_a_flavor_is_used_on_its_cards():
     assert state["state"] == "Retry"
     _, state = answered(workload(pod_set(devices="1"), flavors={"cpu": "default"}), FULL)
     assert state["state"] == "Ready"
+
+
+def test_cards_of_a_flavor_that_no_node_has_are_named():
+    _, state = answered(workload(pod_set(devices="1"), flavors={"x": flavor_name(PROFILES[1])}), ONLY_NVIDIA)
+    assert state["state"] == "Retry"
+    assert state["message"].startswith(f"no node has cards of {flavor_name(PROFILES[1])}; gang-fits-nowhere")
+    assert "the next flavor is tried" in state["message"]
+
+
+@pytest.mark.parametrize(("pool", "state"), [("gold", "Retry"), ("silver", "Ready")])
+def test_a_flavor_of_others_is_used_on_nodes_with_its_labels(pool, state):
+    """Kueue has the pods ask for them, and a place on another node would never be theirs."""
+    there = {"spot": {"metadata": {"name": "spot"}, "spec": {"nodeLabels": {"pool": pool}}}}
+    index = Index.of(cluster(node("nv", labels={"pool": "silver"})))
+    _, answer = answered(workload(pod_set(devices="1"), flavors={"x": "spot"}), index, flavors=there)
+    assert answer["state"] == state
+    assert ("node-unlabelled" in answer["message"]) is (state == "Retry")
 
 
 def test_without_room_the_quota_goes_back_and_the_reasons_are_told():

@@ -69,9 +69,9 @@ class _Reader:
 
     def claim(self, name: str, namespace: str) -> Claim:
         for key in sorted(self.values):
-            if key not in _KEYS and key not in OTHERS:
-                close = closest(key, _KEYS)
-                meant = f"did you mean {PREFIX}{close}?" if close else f"known: {', '.join(_KEYS)}"
+            if key not in KEYS and key not in OTHERS:
+                close = closest(key, KEYS)
+                meant = f"did you mean {PREFIX}{close}?" if close else f"known: {', '.join(KEYS)}"
                 self.fault(_shown(key), f"unknown key ({meant})")
         pods = self.read("gang-size", _count(_MOST_PODS), 1)
         devices = self.read("devices", _count(_MOST_DEVICES), None)
@@ -166,7 +166,7 @@ class _Reader:
             self.fault(key, f"asks for {show(amount)}, and {cards} have {have}; give one of them")
 
 
-_KEYS: Final = (
+KEYS: Final = (
     "vram", "acu", "tflops-fp16", "devices", "accelerator", "norm", "substitution", "fractional", "cores",
     "gang-size", "topology", "within", "framework", "profile", "priority",
 )  # fmt: skip

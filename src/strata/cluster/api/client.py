@@ -209,6 +209,16 @@ class Api:
         request = self._http.build_request("GET", self._path(POD, name, namespace, "log"), params=wanted)
         return str(self._send(request).text)
 
+    def serves(self, kind: ObjectKind) -> bool:
+        """Return whether the server has a kind, as far as it tells those who may not list it."""
+        try:
+            known = self._ask("GET", _root(kind)).get("resources") or ()
+        except ApiFailed as failed:
+            if failed.status == 404:
+                return False
+            raise
+        return any(each.get("name") == kind.plural for each in known)
+
     def schema(self, kind: ObjectKind) -> Mapping[str, Any]:
         """Return the OpenAPI schema that the server has of a kind; all who are let in may read it."""
         path = f"/openapi/v3{_root(kind)}"

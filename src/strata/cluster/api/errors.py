@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from strata.errors import StrataError
+
+_RIGHTS: Final = "kubectl auth can-i --list: what this user may; then another user, or a role with the verb"
 
 
 class ApiFailed(StrataError):
@@ -11,13 +15,18 @@ class ApiFailed(StrataError):
     exit_code = 5
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
+        super().__init__(message, hint=_RIGHTS if status == 403 else None)
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
 
     @property
     def is_conflict(self) -> bool:
         """Whether somebody else wrote meanwhile (409): look again, then decide again."""
         return self.status == 409
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether it is for lack of rights (403)."""
+        return self.status == 403
 
     @property
     def is_gone(self) -> bool:

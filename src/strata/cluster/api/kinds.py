@@ -65,7 +65,10 @@ ADMISSION_CHECK: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False
 )
 WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
-KUEUE: Final = (ADMISSION_CHECK, WORKLOAD, MUTATING_WEBHOOK)
+RESOURCE_FLAVOR: Final = ObjectKind(
+    "kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", is_namespaced=False
+)
+KUEUE: Final = (ADMISSION_CHECK, WORKLOAD, RESOURCE_FLAVOR, MUTATING_WEBHOOK)
 """What is followed besides where Kueue lets jobs go; a place is promised only where a webhook sends pods to it."""
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from strata.cluster.api.annotations import PREFIX
-from strata.cluster.api.kinds import Object, annotations_of, labels_of
+from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, namespace_of
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
 
@@ -42,6 +42,8 @@ COUNTED: Final = PREFIX + "counted"
 """Annotation of a pod: the vendor's resource it counted devices by, before its own was injected."""
 LIMITS: Final = PREFIX + "limits"
 """Annotation of a pod with a fraction: what its container finds in a file (`slices.LIMITS_FILE`)."""
+
+_GANG: Final = re.compile(r"[A-Za-z]{1,63}/([a-z0-9-]{1,63})/[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -133,6 +135,13 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
         can_p2p=fields["p2p"],
         cores_share=None if cores is None else float(cores),
     )
+
+
+def gang_of(pod: Object) -> str:
+    """Return what a pod was placed with, else the pod itself: a gang of another namespace is nobody's to join."""
+    namespace = namespace_of(pod)
+    match = _GANG.fullmatch(annotations_of(pod).get(GANG, ""))
+    return match[0] if match and match[1] == namespace else f"Pod/{namespace}/{meta(pod).get('name') or ''}"
 
 
 def _whole(value: object) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object, meta
-from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode, place_of
+from strata.cluster.api.placement_annotation import PLACEMENT, decode, gang_of, place_of
 from strata.cluster.api.pod_requests import requests_of
 from strata.cluster.scheduling.host import NOTHING, PodRequests
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
@@ -77,7 +77,7 @@ def pod_seen(pod: Object) -> PodSeen:
             placement = decode(annotations[PLACEMENT], where=f"pod {key}")
     return PodSeen(
         key,
-        annotations.get(GANG) or f"Pod/{key}",
+        gang_of(pod),
         str((pod.get("spec") or {}).get("nodeName") or ""),
         placement,
         None if placement is None else place_of(pod, placement),

@@ -17,7 +17,7 @@ from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.jobs import Job, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
-from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written
+from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written, gang_of
 from strata.cluster.api.pod_requests import amounts_of
 from strata.cluster.cache.allocation import PodSeen, Use, devices_of, free_of, pod_seen, uses_of
 from strata.cluster.cache.snapshot import ClusterSnapshot
@@ -59,7 +59,7 @@ class ClusterCache:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
-    workloads, checks: Kueue's, and webhooks: configurations of any, where they are followed.
+    workloads, checks, flavors: Kueue's, and webhooks: configurations of any, where they are followed.
     unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
@@ -74,11 +74,13 @@ class ClusterCache:
         self.claims: dict[str, Object] = {}
         self.workloads: dict[str, Object] = {}
         self.checks: dict[str, Object] = {}
+        self.flavors: dict[str, Object] = {}
         self.webhooks: dict[str, Object] = {}
         self._plain: Mapping[ObjectKind, dict[str, Object]] = {
             kinds.COMPUTE_CLAIM: self.claims,
             kinds.WORKLOAD: self.workloads,
             kinds.ADMISSION_CHECK: self.checks,
+            kinds.RESOURCE_FLAVOR: self.flavors,
             kinds.MUTATING_WEBHOOK: self.webhooks,
         }
         self.nodes: dict[str, Object] = {}
@@ -147,8 +149,8 @@ class ClusterCache:
         """Return all that a scheduling cycle looks at, without what was assumed for too long."""
         self.expire(now_s)
         index = self.index  # first: it may change `grown`
-        gated = {annotations_of(pod).get(GANG, "") for pod in self.gated.values()} & self._gangs.keys()
-        unbound = {annotations_of(pod).get(GANG, "") for pod in self.unbound.values()}
+        gated = {gang_of(pod) for pod in self.gated.values()} & self._gangs.keys()
+        unbound = {gang_of(pod) for pod in self.unbound.values()}
         placements = ((gang, self.placement_of(gang)) for gang in self.jobs.keys() | gated)
         return ClusterSnapshot(
             index,

@@ -28,16 +28,31 @@ _BY_NAME: Final = {(kind.group, kind.kind): kind for kind in WATCHED}
 
 
 def from_server(api: Api) -> Objects:
-    """List everything. Raises ApiFailed, but not for a kind that is not installed."""
+    """List everything. Raises ApiFailed, but not for a kind that is not installed; naming all we may not list."""
     objects: dict[ObjectKind, Sequence[Object]] = {}
+    refusals: dict[str, ApiFailed] = {}
     for kind in WATCHED:
         try:
-            objects[kind] = api.list(kind)[0]
+            objects[kind] = listed(api, kind)
         except ApiFailed as error:
-            if error.status != 404:
+            if not error.is_forbidden:
                 raise
-            objects[kind] = ()
+            refusals[".".join(filter(None, (kind.plural, kind.group)))] = error
+    if refusals:
+        (_, first), *others = refusals.items()
+        more = f"; nor list {', '.join(name for name, _ in others)}" if others else ""
+        raise ApiFailed(f"{first}{more}", status=first.status)
     return objects
+
+
+def listed(api: Api, kind: ObjectKind) -> Sequence[Object]:
+    """Return all objects of a kind, none where it is not installed: who may not list it is told 403 even then."""
+    try:
+        return api.list(kind)[0]
+    except ApiFailed as error:
+        if error.status == 404 or (error.is_forbidden and not api.serves(kind)):
+            return ()
+        raise
 
 
 def from_files(paths: Sequence[str | Path]) -> Objects:

@@ -23,7 +23,8 @@ from typing import Any, Final
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.applier import Failure
-from strata.cluster.api.placement_annotation import GANG, INJECTED
+from strata.cluster.api.kinds import annotations_of
+from strata.cluster.api.placement_annotation import INJECTED, gang_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.controller.pending import PendingWorkload, pending_workloads
@@ -366,11 +367,11 @@ class Controller:
             if self._now_s - since_s >= self.policy.reschedule_after_s:
                 self._stuck[key] = self._now_s
                 pod = snapshot.unbound[key]
-                annotations = pod["metadata"]["annotations"]
-                if annotations[GANG].startswith("Pod/"):
-                    actions = recreated(snapshot, index, pod, annotations.get(INJECTED, ""))
+                gang = gang_of(pod)
+                if gang.startswith("Pod/"):
+                    actions = recreated(snapshot, index, pod, annotations_of(pod).get(INJECTED, ""))
                 else:
-                    actions = held_back(snapshot, index, annotations[GANG])
+                    actions = held_back(snapshot, index, gang)
                 if actions:
                     return actions
         return ()

@@ -9,7 +9,7 @@ from functools import partial
 from strata.cluster.api.actions import Ref, ref_of
 from strata.cluster.api.jobs import Job
 from strata.cluster.api.kinds import POD, Object, annotations_of, meta, version_of
-from strata.cluster.api.placement_annotation import GANG
+from strata.cluster.api.placement_annotation import gang_of
 from strata.cluster.api.pod_claims import CLAIM, claim_of_gated, job_claim
 from strata.cluster.scheduling.claim import Claim
 from strata.errors import BadFile
@@ -62,7 +62,7 @@ def pending_workloads(
         old = known.get(gang)
         if old is None or old.obj is not pod:
             since, annotations = str(meta(pod).get("creationTimestamp") or ""), annotations_of(pod)
-            of = annotations.get(GANG) or gang
+            of = gang_of(pod)
             unread = PendingWorkload(gang, ref_of(pod, POD), pod, version_of(pod), since, annotations)
             old = _read(replace(unread, of="" if of == gang else of), partial(claim_of_gated, pod))
         workloads.append(old)
@@ -72,8 +72,8 @@ def pending_workloads(
 
 def gang_of_gated(pod: Object) -> str:
     """Return what a gated pod is called in the cache while it waits: by itself, whatever job made it."""
-    annotated_gang = annotations_of(pod).get(GANG, "")
-    return annotated_gang if annotated_gang.startswith("Pod/") else str(ref_of(pod, POD))
+    gang = gang_of(pod)
+    return gang if gang.startswith("Pod/") else str(ref_of(pod, POD))
 
 
 def _read(workload: PendingWorkload, read: Callable[[], Claim]) -> PendingWorkload:

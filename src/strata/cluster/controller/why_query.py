@@ -11,7 +11,7 @@ from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_claim import claim_status
 from strata.cluster.api.jobs import is_managed, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, name_of, namespace_of
-from strata.cluster.api.placement_annotation import GANG, PLACEMENT, WAITING, decode
+from strata.cluster.api.placement_annotation import PLACEMENT, WAITING, decode, gang_of
 from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.gather import Objects
@@ -52,7 +52,7 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
         subject = "/".join((str(owner.get("kind", kind.kind)), namespace, str(owner.get("name", name_of(obj)))))
         recorded: Object | None = obj
     else:
-        subject = annotations_of(obj).get(GANG) or f"{kind.kind}/{namespace}/{name_of(obj)}"
+        subject = gang_of(obj) if kind == kinds.POD else f"{kind.kind}/{namespace}/{name_of(obj)}"
         recorded = _claim_object(objects, subject)
     status = (recorded or {}).get("status") or {}
     if status.get("conditions"):

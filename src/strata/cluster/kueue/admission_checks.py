@@ -60,7 +60,7 @@ class AdmissionChecks:
         with lock:
             ours, checks = our_checks(cache), tuple(cache.checks.values())
             has_webhook = any(map(_sends_pods, cache.webhooks.values()))
-            workloads = dict(cache.workloads)
+            workloads, flavors = dict(cache.workloads), dict(cache.flavors)
             held = self._hold(cache, now_s)
             queue = self._queue(cache, ours, now_s)
             for workload in queue:
@@ -87,6 +87,7 @@ class AdmissionChecks:
                         job=_job(snapshot, gang),
                         claims=snapshot.claims,
                         workloads=workloads,
+                        flavors=flavors,
                     )
                 )
             ]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from strata.cluster.api.actions import Patch, ref_of
-from strata.cluster.api.kinds import NODE, Object, ObjectKind, labels_of
+from strata.cluster.api.kinds import NODE, RESOURCE_FLAVOR, Object, labels_of
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.fleet.fingerprint import Fingerprint
 
@@ -26,10 +26,6 @@ MOST: Final = 8
 
 FLAVOR_LABEL: Final = "flavor.ai.compute/"
 """Labels of nodes and flavors begin so and end in a flavor's name; the value is "true"."""
-
-RESOURCE_FLAVOR: Final = ObjectKind(
-    "kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", is_namespaced=False
-)
 
 
 def flavor_name(profile: RuntimeProfile) -> str:

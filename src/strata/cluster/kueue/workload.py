@@ -107,12 +107,13 @@ def answer(
     job: Object | None = None,
     claims: Mapping[str, Object] = MappingProxyType({}),
     workloads: Mapping[str, Object] = MappingProxyType({}),
+    flavors: Mapping[str, Object] = MappingProxyType({}),
 ) -> CheckAnswer | None:
     """Return what to answer to a Workload's checks; None where nothing is asked of us now.
 
     checks: names of those that are ours. job: the owner, where it is of a kind with `suspend`: what stands there
     but not in the templates counts too. claims: ComputeClaims by `namespace/name`. stamp: the time as the API
-    server writes it.
+    server writes it. flavors: Kueue's, by name: it has the pods go to nodes with their labels.
     """
     status = workload.get("status") or {}
     if not is_asked(workload, checks):
@@ -127,11 +128,17 @@ def answer(
     if claim is None:
         state = _check_state("Ready", "asks for no accelerators of ours")
         return CheckAnswer(_patch(workload, checks, "Pending", state, stamp), gang)
-    evaluation = evaluate(index, claim, _of_flavors(status, profiles))
+    of_flavors = _of_flavors(status, profiles)
+    labels = _labels(_assigned(status) - {flavor_name(profile) for profile in profiles}, flavors)
+    claim = replace(claim, where=replace(claim.where, selector={**claim.where.selector, **labels}))
+    evaluation = evaluate(index, claim, of_flavors)
     choice = evaluation.choice
     if choice.placement is None:
         full = full_flavors(index, claim, profiles) if may_be_steered(workload) else frozenset[str]()
         state = _without_room(explain(evaluation), full, avoided(workload))
+        if not evaluation.demands and all(each.reason.token == "no-profile" for each in evaluation.refusals):
+            cards = ", ".join(sorted(_assigned(status))) or "any profile"
+            state["message"] = f"no node has cards of {cards}; {state['message']}"[:MOST_CHARACTERS]
         return CheckAnswer(
             _patch(workload, checks, "Pending", state, stamp), gang, is_steered=full != avoided(workload)
         )
@@ -327,14 +334,19 @@ def _claim(
 
 def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -> list[RuntimeProfile]:
     """Return the profiles of the flavors that quota was reserved of; all, where none of those is ours."""
-    admission = status.get("admission") or {}
-    assigned = {
-        flavor
-        for assignment in admission.get("podSetAssignments") or ()
-        for flavor in (assignment.get("flavors") or {}).values()
-    }
-    our_flavors = assigned & {flavor_name(profile) for profile in profiles}
+    our_flavors = _assigned(status) & {flavor_name(profile) for profile in profiles}
     return [profile for profile in profiles if not our_flavors or flavor_name(profile) in our_flavors]
+
+
+def _assigned(status: Mapping[str, Any]) -> set[str]:
+    assignments = (status.get("admission") or {}).get("podSetAssignments") or ()
+    return {flavor for assignment in assignments for flavor in (assignment.get("flavors") or {}).values()}
+
+
+def _labels(names: Collection[str], flavors: Mapping[str, Object]) -> dict[str, str]:
+    """Return the labels that flavors ask for; our own the controller puts on nodes itself, a moment late."""
+    specs = ((flavors.get(name) or {}).get("spec") or {} for name in sorted(names))
+    return {key: value for spec in specs for key, value in (spec.get("nodeLabels") or {}).items()}
 
 
 def _why_not(decision: Decision[Placement]) -> str:
