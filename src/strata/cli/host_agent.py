@@ -75,6 +75,8 @@ def agent(
         open_things.callback(misses.close)
         open_things.enter_context(stoppable())
         looking.tick(now_s=latest)
+        if reports is not None and not watch.has_schedstat:
+            click.echo("no report will be filed: this kernel counts no waits (no /proc/PID/schedstat)", err=True)
         looked = [latest]
         _serve(metrics, (host, port), open_things, looked, interval)
         while (now := time.monotonic()) < end_s:

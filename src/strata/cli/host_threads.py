@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -174,5 +175,6 @@ def _show(snapshot: Snapshot, current: tuple[Classified, ...]) -> Shown:
         count = f"processes {', '.join(map(str, sorted(gpu.pids)))}" if gpu.pids else "no processes"
         yield Line(f"GPU {gpu.index} {gpu.address}: {where}, {count}", is_whole=True)
     if snapshot.num_hidden:
-        text = f"The files of {snapshot.num_hidden} processes of other users are hidden; root sees them."
+        who = "from root, too: that takes CAP_SYS_PTRACE" if os.geteuid() == 0 else "root sees them"
+        text = f"The files of {snapshot.num_hidden} processes of other users are hidden; {who}."
         yield Line(text, is_whole=True)

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.evaluation.noisy_neighbours.agent_day import live_a_day
+from strata.host.agent import agent as agents
 from strata.host.agent import watch as watching
-from strata.host.agent.agent import HostAgent, first_process, forget
+from strata.host.agent.agent import HostAgent, first_process, forget, recorder
 from strata.host.agent.jobs import identity_of, step_of
 from strata.host.agent.metrics import HostAgentMetrics
 from strata.host.agent.pmu import CacheMisses
@@ -238,6 +239,12 @@ def test_a_triggered_trace_is_of_the_job_that_waited(box):
     assert 'strata_host_reports_total{result="filed"} 1.0' in render(metrics.registry)
 
 
+def test_a_recording_that_hangs_is_a_failed_one_and_the_agent_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(agents, "RECORD_S", 0)  # times 12: until when it may last
+    assert recorder(tmp_path)("ads-7", 0) is False
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_old_reports_are_forgotten_with_their_traces(tmp_path):
     for day in range(5):
         for end in ("txt.gz", "txt.gz.host.json", "json"):
@@ -260,6 +267,15 @@ def test_an_agent_that_could_not_record_says_so_at_once(tmp_path, monkeypatch):
     asked = ["host", "agent", "--port", "0", "--seconds", "0.1", "--reports", str(tmp_path)]
     refused = CliRunner().invoke(cli, asked).exception
     assert (refused.exit_code, "kept out of this container" in str(refused)) == (5, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are refused before")
+def test_an_agent_on_a_kernel_that_counts_no_waits_says_that_it_files_no_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracefs, "find", lambda: tmp_path)
+    monkeypatch.setattr(watching, "_schedstat", lambda folder: (-1, 0))
+    asked = ["host", "agent", "--port", "0", "--seconds", "0.1", "--reports", str(tmp_path)]
+    ran = CliRunner().invoke(cli, asked)
+    assert (ran.exit_code, "no report will be filed" in ran.stderr) == (0, True)
 
 
 def metric_names():

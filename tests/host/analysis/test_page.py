@@ -12,6 +12,7 @@ from strata.host.analysis.accelerator import AcceleratorActivity
 from strata.host.analysis.page import COLUMNS, page
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import TraceView
+from strata.host.threads.processes import Census, Process
 from tests.host.traces import IDLE, Text
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
@@ -56,6 +57,15 @@ def test_a_name_is_text_wherever_it_stands(name, tmp_path):
     other = Parsed(drawn(quiet(wait_ms=3, rival=HOG), tmp_path, critical=("trainer",)))
     assert (parsed.tags, len(parsed.attributes)) == (other.tags, len(other.attributes))
     assert name in Parsed(drawn(text, tmp_path, critical=(name[:3],))).text
+
+
+def test_what_moves_a_cursor_is_not_in_the_file(tmp_path):
+    name = "\x1b[2Jhog\x9b\u202e"
+    rival = Process(20, 1, name, f"python {name}\nx", "/", 0)
+    census = Census({20: rival}, {12: 20}, {12: 0})
+    text = drawn(quiet(wait_ms=3, rival=("hog", 12)), tmp_path, critical=("trainer",), census=census)
+    assert "hog??, process 20 of user 0" in text
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
 
 
 def test_a_page_needs_nothing_but_itself_and_its_pictures_are_sound(tmp_path):

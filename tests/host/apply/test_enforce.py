@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.errors import Infeasible
+from strata.errors import Infeasible, MissingPart
 from strata.host.apply.effect import judge, noise_floor
 from strata.host.apply.enforce import Enforcement, HostLook
 from strata.host.apply.journal import opened
@@ -91,6 +93,23 @@ def test_where_nothing_waits_nothing_is_done(tmp_path):
     enforced = host.enforced()
     assert enforced.run() == "not-needed"
     assert (enforced.num_done, host.kernel.changes) == (0, 0)
+
+
+def test_a_kernel_that_counts_no_waits_is_not_said_to_be_quiet(tmp_path):
+    host = Host(tmp_path)
+    counted = host.look
+
+    def look():
+        seen = counted()
+        members = (replace(each, thread=replace(each.thread, wait_s=None)) for each in seen.threads)
+        return HostLook(tuple(members), seen.steps)
+
+    host.look = look
+    with pytest.raises(MissingPart, match="counts no run-queue delays"):
+        host.enforced().run()
+    assert host.kernel.changes == 0
+    assert host.enforced(windows=0).run() == "stopped"
+    assert host.nices() == ["-10"]
 
 
 def test_undo_from_elsewhere_ends_it(tmp_path):

@@ -275,6 +275,16 @@ def test_a_kernel_that_counts_no_times_still_shows_names(tmp_path):
     assert (one.pool, one.thread.run_length_s) == ("loading", None)
 
 
+def test_a_kernel_without_schedstat_still_says_who_is_busy(tmp_path):
+    write_proc(tmp_path, Snapshot((thread(10, "loop", run_s=None, wait_s=None, start_ticks=0),)))
+    stat = tmp_path / "proc/10/task/10/stat"
+    fields = stat.read_text().split()
+    fields[13:15] = "70000", "20000"  # utime and stime, of the 1000 s it has lived
+    stat.write_text(" ".join(fields))
+    (seen,) = observe(tmp_path).threads
+    assert (seen.busy, seen.wait_s) == (0.9, None)
+
+
 def test_files_of_others_are_counted_as_hidden(tmp_path, monkeypatch):
     write_proc(tmp_path, training_host())
     real = os.readlink

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from strata.host.agent.metrics import HostAgentMetrics
 from strata.host.agent.pmu import CacheMisses
@@ -83,36 +83,25 @@ def recorder(folder: Path) -> Callable[[str, int], bool]:
     def record(job: str, pid: int) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{pid}"
-        trace, strata = folder / f"{name}.txt.gz", [sys.executable, "-m", "strata", "host"]
-        recorded = subprocess.run(
-            [
-                *strata,
-                "record",
-                "--seconds",
-                str(RECORD_S),
-                *(["--pid", str(pid)] if pid else []),
-                "-o",
-                str(trace),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=12 * RECORD_S,
-            check=False,
-        )
-        if recorded.returncode != 0 or not trace.exists():
+        trace = folder / f"{name}.txt.gz"
+        about = ("--pid", str(pid)) if pid else ()
+        if not _ran("record", "--seconds", str(RECORD_S), *about, "-o", str(trace), timeout_s=12 * RECORD_S):
             return False
         with (folder / f"{name}.json").open("xb") as report:
-            reported = subprocess.run(
-                [*strata, "report", str(trace), "--top", "200", "-o", "json"],
-                stdin=subprocess.DEVNULL,
-                stdout=report,
-                timeout=60 * RECORD_S,
-                check=False,
-            )
+            is_filed = _ran("report", str(trace), "--top", "200", "-o", "json", timeout_s=60 * RECORD_S, to=report)
         forget(folder)
-        return reported.returncode == 0
+        return is_filed
 
     return record
+
+
+def _ran(*words: str, timeout_s: int, to: IO[bytes] | int = subprocess.DEVNULL) -> bool:
+    command = [sys.executable, "-m", "strata", "host", *words]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=to, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:  # it is killed; the agent goes on
+        return False
+    return done.returncode == 0
 
 
 def forget(folder: Path, *, kept: int = KEPT) -> None:

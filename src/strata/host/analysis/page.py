@@ -73,7 +73,7 @@ def page(report: TraceReport, *, title: str) -> str:
         margin = max((worst[1] - worst[0]) // 2, 1)
         start, end = max(worst[0] - margin, view.trace.start_ns), min(worst[1] + margin, view.trace.end_ns)
         pictures += ["<h2>The worst wait of the first finding</h2>", _picture(view, start, end, colours, pinned)]
-    return "\n".join(
+    text = "\n".join(
         [
             "<!doctype html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
@@ -97,6 +97,8 @@ def page(report: TraceReport, *, title: str) -> str:
             "",
         ]
     )
+    # Names and command lines of processes may hold what moves the cursor of who looks at the file.
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def _colours(report: TraceReport) -> dict[str, str]:

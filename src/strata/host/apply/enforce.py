@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from strata.errors import StrataError
+from strata.errors import MissingPart, StrataError
 from strata.host.apply.act import StepOutcome, apply
 from strata.host.apply.compact import compact
 from strata.host.apply.effect import Counters, Effect, counters_of, is_needed, judge, waited_share
@@ -107,6 +107,11 @@ class Enforcement:
         """Return what critical threads waited in each window; threads that start meanwhile get their layer."""
         shares: list[float] = []
         seen = self.look()
+        if seen.threads and all(thread.thread.wait_s is None for thread in seen.threads):
+            raise MissingPart(
+                "this kernel counts no run-queue delays (no /proc/PID/schedstat): what helps cannot be measured",
+                hint="--windows 0 keeps the layers in force unmeasured",
+            )
         for _ in range(self.windows):
             began: Counters = counters_of(seen.threads)
             for _ in range(self.window_rounds):

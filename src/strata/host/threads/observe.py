@@ -77,6 +77,7 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
     start_ticks = int(fields[19])
     schedstat = read_attribute(task / "schedstat").split()
     has_times = len(schedstat) == 3
+    hertz = os.sysconf("SC_CLK_TCK")
     return Thread(
         int(task.name),
         int(leader["Tgid"]),
@@ -85,8 +86,8 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
         leader["Name"],
         cgroup_of(read_attribute(task / "cgroup")),
         start_ticks,
-        max(0.0, uptime_s - start_ticks / os.sysconf("SC_CLK_TCK")),
-        int(schedstat[0]) / NS_PER_S if has_times else None,
+        max(0.0, uptime_s - start_ticks / hertz),
+        int(schedstat[0]) / NS_PER_S if has_times else (int(fields[11]) + int(fields[12])) / hertz,
         int(schedstat[1]) / NS_PER_S if has_times else None,
         int(schedstat[2]) if has_times else 0,
         int(status.get("voluntary_ctxt_switches", 0)),
