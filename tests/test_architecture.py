@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src"
-LARGEST_ROOM_LINES = 14_500
+LARGEST_ROOM_LINES = 14_650
 LARGEST_EVALUATION_LINES = 14_900
 LARGEST_CONTROL_LINES = 7_450
 LARGEST_SOURCE_LINES = 84_350

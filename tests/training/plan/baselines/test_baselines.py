@@ -2,22 +2,27 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.training.plan.baselines import BASELINES, absent, nsga2
-from strata.training.plan.baselines.context import Context
+from strata.training.plan.baselines.context import Context, evaluate
+from strata.training.plan.baselines.floor import chain_floors
 from strata.training.plan.baselines.random_search import legal_chain
+from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share, uniform_chain
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.objective import Scales
+from strata.training.plan.objective import Scales, money
 from strata.training.plan.planner import plan_training
-from strata.workload.job import Recompute
+from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, fleet, job, layers, link
+from tests.support.laws import examples
 from tests.support.small_cases import small_case
 
 ELSEWHERE = "equal_gpus_one_domain"
@@ -69,6 +74,41 @@ def test_pipelines_that_are_not_built_because_they_could_not_fit_fit_in_no_split
                 assert legal_chain(problem, config, order) == built
                 skipped += not built
     assert skipped, "some do not fit"
+
+
+@examples(20)
+@given(st.integers(0, 10**6))
+def test_what_a_rule_draws_is_never_better_than_the_floor_that_leaves_it_unbuilt(seed):
+    small, asked = small_case(seed)
+    problem = Problem.of(small, replace(asked, objective=(Objective.TIME, Objective.COST)[seed % 2]))
+    rng, every = np.random.default_rng(seed), range(len(problem.fleet.domains))
+    for _ in range(20):
+        config = problem.configs[rng.integers(len(problem.configs))]
+        order = tuple(int(i) for i in rng.permutation(every)[: rng.integers(1, len(every) + 1)])
+        [(step_s, usd)] = chain_floors(problem, [config], [order])
+        for report in problem.model.reports(legal_chain(problem, config, order)):
+            assert step_s <= report.step_time_s
+            assert usd <= money(report)
+
+
+@examples(20)
+@given(st.integers(0, 10**6))
+def test_uniform_rules_build_the_best_of_all_that_they_could(seed):
+    small, asked = small_case(seed)
+    problem = Problem.of(small, replace(asked, objective=(Objective.TIME, Objective.COST)[seed % 2]))
+    even, count = problem.evenly_recomputed, len(problem.fleet.domains)
+    part = equal_share(even)
+    built = [uniform_chain(even, config, range(count)) for config in even.configs] if links_all(even) else []
+    built += [data_parallel(part, config) for config in even.configs]
+    items = evaluate(even, context(), [plan for plan in built if plan is not None] if count > 1 else [])
+    best_score = min((item.score for item in items), default=np.inf)
+    rule = BASELINES["uniform_split"](problem, context())
+    assert (np.inf if rule is None else rule.score) == pytest.approx(best_score, rel=1e-9)
+
+
+def links_all(problem):
+    names = [domain.name for domain in problem.fleet.domains]
+    return all(pair in problem.fleet.links for a, b in pairwise(names) for pair in ((a, b), (b, a)))
 
 
 @pytest.mark.parametrize("name", ["uniform_split", "sailor_like"])

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.exact.search import Evaluated, Search, SearchResult
 from strata.training.plan.objective import Scales, score_report, within_limits
+from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
+
+TOGETHER: Final = 16
+"""Candidates built before the best of them is evaluated: the recurrence takes as long for some as for one."""
 
 
 class Unfinished(Exception):
@@ -33,10 +39,14 @@ class Context:
             raise Unfinished
 
 
-def exact(problem: Problem, context: Context, members: Sequence[int]) -> Evaluated | None:
-    """Return the exact best plan on some domains, None where nothing fits or keeps the limits."""
+def exact(
+    problem: Problem, context: Context, members: Sequence[int], *, so_far: Evaluated | None = None
+) -> Evaluated | None:
+    """Return the exact best plan on some domains, None where nothing fits, keeps the limits or beats `so_far`."""
     context.check_time()
-    result = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline).run()
+    known = SearchResult({} if so_far is None else {so_far.domain_set: so_far})
+    search = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline)
+    result = search.run(so_far=known)
     if result.stopped:
         raise Unfinished
     return best(result.ranked)
@@ -47,31 +57,53 @@ def best(items: Sequence[Evaluated]) -> Evaluated | None:
     return min(items, key=lambda item: item.score, default=None)
 
 
-def best_of(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> Evaluated | None:
-    """Return the best of what `evaluate` returns of some plans."""
-    return best_of_each(problem, context, [plans])[0]
+def best_of(
+    problem: Problem, context: Context, plans: Sequence[TrainingPlan], *, limit: float = np.inf
+) -> Evaluated | None:
+    """Return the best of what `evaluate` returns of some plans, as far as one may score less than a limit.
 
-
-def best_of_each(
-    problem: Problem, context: Context, rows: Sequence[Sequence[TrainingPlan]]
-) -> list[Evaluated | None]:
-    """Return `best_of` each row, all together: first the plans of least bounds, then what may be better."""
-    rows = [[plan for plan in plans if problem.model.fits(plan)] for plans in rows]
-    every = list(dict.fromkeys(plan for plans in rows for plan in plans))
-    bounds = problem.model.bounds(every) if every else []
+    First the plan of the least bound, then what may be better.
+    """
+    plans = [plan for plan in dict.fromkeys(plans) if problem.model.fits(plan)]
+    bounds = problem.model.bounds(plans) if plans else []
     least = {
-        plan: score_report(problem.job, context.scales, bound) for plan, bound in zip(every, bounds, strict=True)
+        plan: score_report(problem.job, context.scales, bound) for plan, bound in zip(plans, bounds, strict=True)
     }
-    first = [min(plans, key=lambda plan: least[plan]) for plans in rows if plans]
-    known = {item.plan: item for item in evaluate(problem, context, first)}
+    left = [plan for plan in plans if least[plan] < limit]
+    if not left:
+        return None
+    first = min(left, key=lambda plan: least[plan])
+    result = best(evaluate(problem, context, [first]))
+    others = [plan for plan in left if plan is not first and least[plan] <= _score(result)]
+    return best([*([] if result is None else [result]), *evaluate(problem, context, others)])
 
-    def so_far(plans: Sequence[TrainingPlan]) -> Evaluated | None:
-        return best([known[plan] for plan in plans if plan in known])
 
-    worst = [np.inf if item is None else item.score for item in map(so_far, rows)]
-    left = [plan for plans, limit in zip(rows, worst, strict=True) for plan in plans if least[plan] <= limit]
-    known |= {item.plan: item for item in evaluate(problem, context, left)}
-    return [so_far(plans) for plans in rows]
+def best_first(
+    problem: Problem, context: Context, floors: Floats, build: Callable[[int, float], Sequence[TrainingPlan]]
+) -> Evaluated | None:
+    """Return the best of all plans of some candidates, none of which scores less than its candidate's floor.
+
+    Those that could be best are built first, and none that could be no better; `build` is told up to which step
+    time a plan may be better.
+    """
+    result: Evaluated | None = None
+    order = [number for number in np.argsort(floors, kind="stable").tolist() if np.isfinite(floors[number])]
+    for at in range(0, len(order), TOGETHER):
+        plans: list[TrainingPlan] = []
+        for number in order[at : at + TOGETHER]:
+            context.check_time()
+            if floors[number] < _score(result):
+                is_time = problem.job.objective is Objective.TIME
+                plans += build(number, _score(result) if is_time else np.inf)
+        if not plans and floors[order[at]] >= _score(result):
+            break
+        better = best_of(problem, context, plans, limit=_score(result))
+        result = best([item for item in (result, better) if item is not None])
+    return result
+
+
+def _score(item: Evaluated | None) -> float:
+    return np.inf if item is None else item.score
 
 
 def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> list[Evaluated]:

@@ -37,8 +37,10 @@ def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
         kind = replace(domain, name="ideal", region="", num_devices=devices)
         kinds[replace(kind, price_usd_per_device_hour=None)] = kind
     fleets = [replace(problem.fleet, domains=(kind,), links={}) for kind in kinds.values()]
-    alone = (exact(Problem(fleet, problem.job, ()), context, (0,)) for fleet in fleets)
-    return best([item for item in alone if item is not None])
+    result: Evaluated | None = None
+    for fleet in fleets:
+        result = exact(Problem(fleet, problem.job, ()), context, (0,), so_far=result) or result
+    return result
 
 
 def home_domain(problem: Problem, context: Context) -> Evaluated | None:
@@ -59,8 +61,11 @@ def mast_like(problem: Problem, context: Context) -> Evaluated | None:
     regions: dict[str, list[int]] = defaultdict(list)
     for index, domain in enumerate(problem.fleet.domains):
         regions[domain.region or domain.name].append(index)
-    candidates = (exact(problem, context, members[:POOL]) for members in regions.values())
-    return best([item for item in candidates if item is not None])
+    result = single_domain(problem, context)
+    for members in regions.values():
+        if len(members) > 1:
+            result = exact(problem, context, members[:POOL], so_far=result) or result
+    return result
 
 
 def latency_blind(problem: Problem, context: Context) -> Evaluated | None:

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from strata.training.plan.baselines.context import Context, best_of
+from strata.training.plan.baselines.context import Context, best_first
+from strata.training.plan.baselines.floor import chain_floors, scores
 from strata.training.plan.exact.alone import SingleDomains
-from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain import Chain, chains
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
@@ -20,28 +21,37 @@ DRAWS: Final = 200
 
 def plan(problem: Problem, context: Context) -> Evaluated | None:
     """Return the best of DRAWS random (configuration, subset, order) pipelines."""
-    rng, count, plans = context.rng, len(problem.fleet.domains), []
+    rng, count = context.rng, len(problem.fleet.domains)
     if not count or not problem.configs:
         return None
+    configs, orders = list[ParallelConfig](), list[tuple[int, ...]]()
     for _ in range(DRAWS):
-        context.check_time()
-        config = problem.configs[rng.integers(len(problem.configs))]
-        order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
-        plans += legal_chain(problem, config, order)
-    return best_of(problem, context, plans)
+        configs.append(problem.configs[rng.integers(len(problem.configs))])
+        orders.append(tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)]))
+    return best_first(
+        problem, context, scores(problem, context, chain_floors(problem, configs, orders)),
+        lambda at, limit_s: legal_chain(problem, configs[at], orders[at], limit_s=limit_s),
+    )  # fmt: skip
 
 
-def legal_chain(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> list[TrainingPlan]:
-    """Return the plans of one pipeline that fit; none where a link is missing or a domain has no room."""
+def legal_chain(
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...], *, limit_s: float = np.inf
+) -> list[TrainingPlan]:
+    """Return the plans of one pipeline that fit and could take less than a limit; none where a link
+    is missing or a domain has no room."""
     domains, layers = [problem.fleet.domains[i] for i in order], len(problem.job.layers)
     linked = all(
         (a.name, b.name) in problem.fleet.links and (b.name, a.name) in problem.fleet.links
         for a, b in pairwise(domains)
     )
     stages = [problem.stages(domain, config) for domain in domains]
-    # What fits in no split need not be split: that takes longer than all else.
-    if not linked or not all(stages) or sum(stages) > layers:
+    if not linked or not all(stages) or sum(stages) > layers or not may_fit(problem, config, order):
         return []
-    if not SingleDomains(problem, order).may_fit(config, np.array([sum(stages)]))[0]:
-        return []
-    return [plan for plan in build_chain(problem, config, order) if isinstance(plan, TrainingPlan)]
+    built = chains(problem, config, order, limit_s=limit_s)
+    return [plan for chain in built if isinstance(chain, Chain) for plan in chain.plans]
+
+
+def may_fit(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> bool:
+    """Whether memory might hold a pipeline in some split; looking for one takes longer than all else."""
+    stages = sum(problem.stages(problem.fleet.domains[i], config) for i in order)
+    return bool(SingleDomains(problem, order).may_fit(config, np.array([stages]))[0])

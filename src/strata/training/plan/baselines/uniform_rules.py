@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.simulate.pipeline import classic_warmup
-from strata.training.plan.baselines.context import Context, best_of
+from strata.training.plan.baselines.context import Context, best_first, best_of
+from strata.training.plan.baselines.floor import chain_floors, scores
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.floors import ROUNDING, ChainFloors
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.search import Evaluated
@@ -28,17 +31,40 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
     The better of a pipeline with equally many layers per stage and of equal shares of the batch. Microbatch,
     tensor parallelism and copies are the best of the same choices strata has.
     """
-    problem = problem.evenly_recomputed
-    domains = [domain.name for domain in problem.fleet.domains]
-    linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
-    plans, part = [], equal_share(problem)
-    for config in problem.configs:
-        context.check_time()
-        if linked and (uniform := uniform_chain(problem, config, range(len(domains)))) is not None:
-            plans.append(uniform)
-        if (shared := data_parallel(part, config)) is not None:
-            plans.append(shared)
-    return best_of(problem, context, plans) if len(domains) > 1 else None
+    problem, count = problem.evenly_recomputed, len(problem.fleet.domains)
+    if count < 2:
+        return None
+    part, order, configs = equal_share(problem), range(count), problem.configs
+
+    def build(number: int, _limit_s: float) -> list[TrainingPlan]:
+        config = configs[number % len(configs)]
+        is_chain = number < len(configs)
+        plan = uniform_chain(problem, config, order) if is_chain else data_parallel(part, config)
+        return [] if plan is None else [plan]
+
+    floors = chain_floors(problem, configs, [order] * len(configs), is_uniform=True)
+    floors = np.concatenate([floors, _shared_floors(part, configs)])
+    return best_first(problem, context, scores(problem, context, floors), build)
+
+
+def _shared_floors(part: Problem, configs: Sequence[ParallelConfig]) -> Floats:
+    """Return the time and money that `data_parallel` takes at least in each setting [N, 2].
+
+    All domains work on their share and sum gradients, which the last microbatch of a stage may hide.
+    """
+    works = ChainFloors(part, range(len(part.fleet.domains))).works(configs)
+    some = next((plan for config in configs if (plan := data_parallel(part, config)) is not None), None)
+    across = None if some is None else part.model.all_reduce(some)  # the same whatever is inside the domains
+    sum_s = np.inf if across is None else across.time_s
+    able = (works.stages.min(axis=1) > 0) & (works.stages.max(axis=1) <= len(part.job.layers))
+    able &= works.microbatch_size * works.data_parallel <= part.job.global_batch
+    able &= np.isfinite(works.work_s).all(axis=1)
+    none = np.zeros_like(works.work_s)
+    stage_s = np.divide(works.work_s, works.stages, out=none, where=able[:, None]).max(axis=1)
+    step_s = np.maximum(works.microbatches * stage_s, (works.microbatches - 1) * stage_s + sum_s)
+    able &= np.isfinite(step_s)
+    usd = (works.usd_per_s * works.stages).sum(axis=1) * works.data_parallel * np.where(able, step_s, 0.0)
+    return np.where(able[:, None], np.column_stack([step_s, usd]) * ROUNDING, np.inf)
 
 
 def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
@@ -53,20 +79,34 @@ def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
     plain = [s for s in problem.configs if s.recompute is problem.job.recompute[0]]
     if not plain or not space.members:
         return None
-    bounds = np.stack([space.bounds(config).step_s for config in plain])
     slowness = problem.pair_costs(1).slowness
     plans = []
-    for position in np.argsort(bounds, axis=None, kind="stable")[:SHORTLIST]:
+    for config, index in _least_bounds(problem, space, plain):
         context.check_time()
-        number, index = np.unravel_index(position, bounds.shape)
-        if not np.isfinite(bounds[number, index]):
-            break
         picked = tuple(i for i, inside in zip(space.members, space.inside[index], strict=True) if inside)
         order, cost = best_path(slowness, picked)
-        uniform = uniform_chain(problem, plain[int(number)], order) if np.isfinite(cost) else None
+        uniform = uniform_chain(problem, config, order) if np.isfinite(cost) else None
         if uniform is not None:
             plans.append(uniform)
     return best_of(problem, context, plans)
+
+
+def _least_bounds(
+    problem: Problem, space: ChainSpace, configs: Sequence[ParallelConfig]
+) -> list[tuple[ParallelConfig, int]]:
+    """Return settings and masks of the SHORTLIST pipelines of least bounds, the least first.
+
+    Settings whose floor is no better than those are not looked into.
+    """
+    floors_s = ChainFloors(problem, space.members).step_s(configs).min(axis=1, initial=np.inf)
+    least: list[tuple[float, int, int]] = []
+    for number in np.argsort(floors_s, kind="stable").tolist():
+        if not floors_s[number] < (least[-1][0] if len(least) == SHORTLIST else np.inf):
+            break
+        bounds_s = space.bounds(configs[number]).step_s
+        masks = np.flatnonzero(np.isfinite(bounds_s))
+        least = sorted([*least, *((float(bounds_s[mask]), number, int(mask)) for mask in masks)])[:SHORTLIST]
+    return [(configs[number], mask) for _, number, mask in least]
 
 
 def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple[int, ...]) -> TrainingPlan | None:

@@ -73,7 +73,7 @@ class ChainFloors:
         """Return the floors [settings, m - 1] of pipelines over m domains, inf where there are none."""
         rows = max(1, CELLS // max(1, len(self._columns)))
         parts = [
-            self._step_s(self._works(settings[at : at + rows], check)) for at in range(0, len(settings), rows)
+            self._step_s(self.works(settings[at : at + rows], check=check)) for at in range(0, len(settings), rows)
         ]
         width = max((part.shape[1] for part in parts), default=0)
         return np.concatenate([np.empty((0, width)), *parts])
@@ -84,7 +84,7 @@ class ChainFloors:
             self.problem.fleet.domains[i].price_usd_per_device_hour is None for i in self.members
         ):
             return np.zeros(len(settings))
-        works = self._works(settings, check)
+        works = self.works(settings, check=check)
         with np.errstate(invalid="ignore"):
             each = np.where(np.isfinite(works.work_s), works.usd_per_s * works.work_s, np.inf)
         least = each.min(axis=1, initial=np.inf)
@@ -92,8 +92,11 @@ class ChainFloors:
             np.where(np.isfinite(least), least, 0.0) * self.problem.job.global_batch / works.microbatch_size
         )
 
-    def _works(self, settings: Sequence[ParallelConfig], check: Check) -> Works:
-        problem, columns = self.problem, self._columns
+    def works(
+        self, settings: Sequence[ParallelConfig], *, columns: Ints | None = None, check: Check = unlimited
+    ) -> Works:
+        """Return settings as arrays, for the domains that count or these positions in the fleet."""
+        problem, columns = self.problem, self._columns if columns is None else columns
         domains = [problem.fleet.domains[i] for i in columns]
         rows: dict[object, int] = {}
         costs = []
