@@ -28,6 +28,8 @@ def chain_floors(
     `is_uniform`, all domains have as many stages as the one with least room.
     """
     floors, each = np.full((len(configs), 2), np.inf), range(len(problem.fleet.domains))
+    if not configs:
+        return floors
     works = ChainFloors(problem, each).works(configs, columns=np.array(each, dtype=np.int64))
     for row, (config, order) in enumerate(zip(configs, orders, strict=True)):
         at, count = np.array(order, dtype=np.int64), int(works.microbatches[row])
