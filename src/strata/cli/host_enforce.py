@@ -110,6 +110,8 @@ def _looks(pid: int) -> Any:
         if pid not in snapshot.processes:
             return HostLook((), ())
         threads = only(classify(snapshot), snapshot, pid)
+        # Whoever keeps the layers in force is not held back by them.
+        threads = tuple(thread for thread in threads if thread.thread.pid != os.getpid())
         return HostLook(threads, plain(cpus, kernel, threads).steps)
 
     return look

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.cli import host_enforce
 from strata.errors import Infeasible, MissingPart
 from strata.host.apply.effect import judge, noise_floor
 from strata.host.apply.enforce import Enforcement, HostLook
@@ -110,6 +114,13 @@ def test_a_kernel_that_counts_no_waits_is_not_said_to_be_quiet(tmp_path):
     assert host.kernel.changes == 0
     assert host.enforced(windows=0).run() == "stopped"
     assert host.nices() == ["-10"]
+
+
+def test_who_enforces_is_not_held_back_itself():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:
+        pids = {thread.thread.pid for thread in host_enforce._looks(job.pid)().threads}
+        job.communicate(b"\n")
+    assert (job.pid in pids, os.getpid() in pids) == (True, False)
 
 
 def test_undo_from_elsewhere_ends_it(tmp_path):

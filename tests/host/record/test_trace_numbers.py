@@ -74,7 +74,7 @@ while time.monotonic() < end:
     sum(range(20000))
 """
 INSIDE = """
-mount -t tracefs nodev /sys/kernel/tracing || exit 77
+[ -e /sys/kernel/tracing/events ] || mount -t tracefs nodev /sys/kernel/tracing || exit 77
 [ -e /sys/kernel/tracing/events/sched/sched_wait_task ] || exit 77
 "$0" -m strata host record --how tracefs -o trace.txt -- "$0" -c "$1" &&
 "$0" -m strata host report trace.txt -o json > report.json
