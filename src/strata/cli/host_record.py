@@ -107,6 +107,7 @@ def _trace(work: RecordedCommand, output: Path, how: str, *, has_numbers: bool) 
     began_s, is_whole = time.monotonic(), True
     with sink(output) as text, looking(work, folder, has_numbers=has_numbers) as looks:
         if uses_perf and program is not None:
+            text.seen = looks.read
             try:
                 is_whole = perf.record(
                     program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent

@@ -11,7 +11,7 @@ import pytest
 
 from strata.errors import MissingPart
 from strata.host.record import tracefs
-from strata.host.record.trace_numbers import numbers_in, trace_numbers
+from strata.host.record.trace_numbers import TraceNumbers, numbers_in, trace_numbers
 from strata.host.trace.events import IDLE, OUTSIDE
 from strata.host.trace.read import read_trace
 from tests.host.traces import IDLE as IDLE_THREAD
@@ -45,6 +45,28 @@ def waited(tid, *, comm="python3", who="strata-900"):
 )
 def test_a_buffer_tells_the_numbers_of_threads_that_slept(text, numbers):
     assert numbers_in(text) == numbers
+
+
+SWITCH = (
+    "   python3  {}/{}   [001]   728.213839575:       sched:sched_switch: prev_comm={} prev_pid={} prev_prio=120 p"
+)
+
+
+def test_perf_tells_the_numbers_of_threads_that_ran(tmp_path):
+    text = "\n".join(
+        [
+            SWITCH.format(7, 8, "python3", 907),
+            SWITCH.format(0, 0, "swapper/1", 0),
+            SWITCH.format(0, 0, "redis", 31),
+            SWITCH.format(7, 9, " prev_pid=1 pre", 909),
+            SWITCH.format(7, 8, "python3", 950),  # the number was given again
+            "   python3  7/7   [001]   728.213839575:    sched:sched_wakeup: comm=a pid=31 prio=120 target_cpu=0",
+        ]
+    )
+    numbers = TraceNumbers.__new__(TraceNumbers)
+    numbers.known = {}
+    numbers.read(text.encode())
+    assert numbers.known == {8: 907, 9: 909}
 
 
 def test_a_trace_is_renumbered_and_threads_outside_collide_with_none(tmp_path):

@@ -57,6 +57,11 @@ class ProcessLooks(Witness):
         """Look no more."""
         self._holders.stop()
 
+    def read(self, lines: bytes) -> None:
+        """Take from perf's text which numbers threads have in it."""
+        if self._numbers is not None:
+            self._numbers.read(lines)
+
     @property
     def failures(self) -> list[str]:
         """Return what could not be seen, in words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Final, cast
@@ -18,12 +18,13 @@ CHUNK: Final = 2**20
 
 
 class Sink:
-    """Takes text in pieces; `lost` counts the events that its lines say were lost."""
+    """Takes text in pieces; `lost` counts the events that its lines say were lost, `seen` is given whole lines."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._left = b""
         self.lost = 0
+        self.seen: Callable[[bytes], None] = lambda lines: None
         self.num_bytes = 0
 
     def write(self, piece: bytes) -> None:
@@ -33,6 +34,7 @@ class Sink:
         whole, newline, rest = (self._left + piece).rpartition(b"\n")
         self._left = rest[-CHUNK:]
         if newline:
+            self.seen(whole)
             self.lost += sum(int(a or b or 1) for a, b in LOST.findall(whole))
 
     def copy(self, source: IO[bytes]) -> None:

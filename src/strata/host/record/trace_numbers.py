@@ -29,6 +29,10 @@ _LINE: Final = re.compile(
     r"|sched_wait_task: comm=.{0,16} pid=(?P<tid>\d+) prio=-?\d+)$"
 )
 
+_SWITCH: Final = re.compile(
+    rb" \d+/(\d+) +\[\d+\] +[\d.]+: +sched:sched_switch: prev_comm=.{0,16}? prev_pid=([1-9]\d*) prev_prio="
+)
+
 
 class TraceNumbers:
     """`look` finds out numbers; `known` has them: by number here, the one in traces."""
@@ -45,6 +49,12 @@ class TraceNumbers:
     def tell(self) -> None:
         """Tell the caller's own number: in a process that was just forked, before it becomes another program."""
         os.write(self._marker, f"I am {os.getpid()}".encode())
+
+    def read(self, lines: bytes) -> None:
+        """Take what perf's text says: a line has the thread's process and number here before the trace's."""
+        for here, number in _SWITCH.findall(lines):
+            if here != b"0":  # of a thread outside, and of no thread
+                self.known.setdefault(int(here), int(number))
 
     def look(self, threads: Iterable[tuple[int, int]]) -> None:
         """Ask for the numbers of threads, (process, thread), that are not known yet; MOST_AT_ONCE, the newest."""
