@@ -54,6 +54,8 @@ SAMPLES = {
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
     "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},
     "nodes-apart": {"nodes": 4},
+    "room-by-moving": {"gangs": "Job/a/b", "nodes": 1, "model": "A100", "cost": 960.0, "how": "the least"},
+    "moved-for-another": {"gang": "Job/a/c", "cost": 960.0},
     "node-stale": {},
     "join-again": {},
     "node-left": {},

@@ -39,6 +39,11 @@ from strata.errors import need
     type=PATH,
     help="Folder below which jobs' ai.compute/checkpoint-dir are, mounted here as in their pods.",
 )
+@click.option(
+    "--defragment",
+    is_flag=True,
+    help="Move jobs that allow it (ai.compute/preemptible) from their checkpoints, where another fits then.",
+)
 @click.option("--kueue", is_flag=True, help="Answer Kueue's AdmissionChecks; needs deploy/components/kueue.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def controller(**options: Any) -> None:

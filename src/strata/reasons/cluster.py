@@ -95,6 +95,16 @@ CLUSTER: Final[Meanings] = {
     "needs-free-devices": Meaning("needs {count} devices of {model} to be free for {pods} pods",
         "The smallest relaxation found: this many free devices would hold the gang.",
         "Wait, or add nodes."),
+    "room-by-moving": Meaning(
+        "fits on {nodes} nodes with {model} if {gangs} move, which loses {cost:.0f} device-seconds ({how})",
+        "These jobs allow it (ai.compute/preemptible), have a complete checkpoint, and have places elsewhere. "
+        "Lost is what they did since it, and two minutes to stop and start again (assumed).",
+        "Run the controller with --defragment, which moves them, or wait."),
+    "moved-for-another": Meaning(
+        "is suspended to be rescheduled: {gang} fits once it has moved; {cost:.0f} device-seconds are lost",
+        "It allows that (ai.compute/preemptible), and the controller runs with --defragment.",
+        "No action is needed; it resumes from its newest complete checkpoint. Set ai.compute/preemptible to false "
+        "to keep it where it is."),
     "node-isolated": Meaning("{what}: taken out of service (time {times})",
         "A device of the node is broken, or slow against its own model's cohort; the node is tainted, because "
         "neither kube-scheduler nor a device plugin can leave out one device.",

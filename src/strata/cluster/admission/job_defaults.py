@@ -6,7 +6,7 @@ from typing import Final
 
 from strata.cluster.admission.inject import CODE_IMAGE
 from strata.cluster.api import jobs
-from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.annotations import PREEMPTIBLE, PREFIX
 from strata.cluster.api.forms import IMAGE
 from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, name_of
 from strata.cluster.api.placement_annotation import (
@@ -46,6 +46,9 @@ def job_defaults(job: Object) -> Object:
         message = f"{image[:80]!a} is not an image with a tag or a digest"
         fault = Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=CODE_IMAGE)
         raise BadFile([fault], hint="team/code:1")
+    if annotations.get(PREEMPTIBLE, "true") not in ("true", "false"):
+        message = f"{annotations[PREEMPTIBLE][:60]!a} should be true or false"
+        faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=PREEMPTIBLE))
     for pod_set in jobs.pod_sets(job):
         if not pod_set.has_devices:
             templates.append(pod_set.template)

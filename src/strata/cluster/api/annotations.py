@@ -13,6 +13,7 @@ ai.compute/gang-size: "4"        pods placed together or not at all
 ai.compute/topology: prefer      none, prefer or require
 ai.compute/within: rdma          how near the gang must be: node, rdma or rack
 ai.compute/framework, ai.compute/profile, ai.compute/priority
+ai.compute/preemptible: "true"   may be moved, from its checkpoint, so that another fits
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from strata.fleet.catalogue import accelerator
 from strata.names import closest
 
 PREFIX: Final = "ai.compute/"
+PREEMPTIBLE: Final = PREFIX + "preemptible"
+"""Annotation of a job, "true" where it may be stopped and placed anew to make room for another."""
 FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
 LEVELS: Final = ("node", "rdma", "rack")
 OTHERS: Final = (
     "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
-    "checkpoint", "checkpoint-dir", "claim", "injected", "container", "counted", "waiting", "visible", "limits",
+    "checkpoint", "checkpoint-dir", "preemptible", "claim", "injected", "container", "counted", "waiting",
+    "visible", "limits",
 )  # fmt: skip
 """Our keys outside the claim: what the controller and the webhook write or read."""
 

@@ -15,18 +15,19 @@ Nothing here knows threads, clocks or an API server: `manager` brings them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from strata.cluster.api.actions import Action, Patch, event
-from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.applier import Failure
 from strata.cluster.api.kinds import annotations_of
 from strata.cluster.api.placement_annotation import INJECTED, gang_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.snapshot import ClusterSnapshot
+from strata.cluster.controller.making_room import CHECKPOINT_DIR, Rooms, room_by_moving
 from strata.cluster.controller.pending import PendingWorkload, pending_workloads
 from strata.cluster.controller.release import OFFER, release_patch
 from strata.cluster.controller.reschedule import held_back, recreated
@@ -39,9 +40,6 @@ from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.decision import Decision, Reason
 from strata.errors import StrataError
 
-CHECKPOINT_DIR: Final = PREFIX + "checkpoint-dir"
-"""Annotation of a job: the folder it saves to, by the path its pods and the controller know it under."""
-
 
 @dataclass(frozen=True, slots=True)
 class CyclePolicy:
@@ -53,7 +51,7 @@ class CyclePolicy:
 
     assume_s: how long a place is held for a job that was released and does not show it. reschedule_after_s: how
     long a pod waits behind its gate, or for kube-scheduler, before its owner has to make another, where there is
-    room.
+    room. does_make_room: a proposal of moves is carried out, one at a time, and not only told.
     """
 
     explain_every_s: float = 30.0
@@ -65,6 +63,7 @@ class CyclePolicy:
     most_released: int = 64
     assume_s: float = 30.0
     reschedule_after_s: float = 60.0
+    does_make_room: bool = False
 
 
 @dataclass(slots=True)
@@ -115,6 +114,7 @@ class Controller:
     """lock: of the cache. timer: how long a cycle has taken [s].
 
     checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError.
+    saved_s: when it was written, None where there is none; raises as well.
 
     promised: the places of gangs that gated pods of theirs got and do not show yet, by the pod, and until when.
     """
@@ -124,6 +124,7 @@ class Controller:
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     policy: CyclePolicy = field(default_factory=CyclePolicy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
+    saved_s: Callable[[str], float | None] = lambda folder: None
     timer: Callable[[], float] = time.perf_counter
     promised: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
     waiting: int = 0
@@ -136,6 +137,7 @@ class Controller:
     _known: dict[str, PendingWorkload] = field(default_factory=dict)
     _unplaceable: dict[str, tuple[Index, Choice]] = field(default_factory=dict)
     _grown: int = -1
+    _rooms: Rooms = field(default_factory=Rooms)
     _released_s: dict[str, float] = field(default_factory=dict)
     _settled_s: float = float("-inf")
 
@@ -178,7 +180,9 @@ class Controller:
         }
         self.waiting = len(queue)
         self._notices = {gang: self._notices.get(gang) or _Notice(self._now_s) for gang in self._known}
-        return queue
+        if self._rooms.expire(self._known, self._now_s):
+            self._unplaceable.clear()  # of who was refused what was held for another
+        return self._rooms.ordered(queue)
 
     def _decide(self, snapshot: ClusterSnapshot, queue: Sequence[PendingWorkload]) -> _Decisions:
         """Return where everything that waits goes, or why it goes nowhere."""
@@ -219,6 +223,7 @@ class Controller:
                 placed = evaluation.choice.placement
                 if placed is None:
                     made.unplaced.append((workload, evaluation.choice))
+                    made.index = self._rooms.held(workload.gang, made.index)
                 else:
                     made.assignments.append(Assignment(workload, placed, evaluation))
                     made.index = made.index.placed(placed)
@@ -328,7 +333,16 @@ class Controller:
         """Return what tells one workload why it has no place, what it is offered, and who has to make it again."""
         assert workload.claim is not None, "only what can be read is evaluated"
         decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice))
+        proposal = None
+        if workload.job is not None and choice.offer is None:
+            ask = partial(self._rooms.proposed, holds=self._holds, saved_s=self.saved_s, now_s=self._now_s)
+            proposal = ask(snapshot, index, workload.claim)
+        if proposal is not None:
+            moving = room_by_moving(workload.ref.name, proposal)
+            decision = replace(decision, reasons=(*decision.reasons, moving))
         actions, notice = self._report(snapshot, workload, decision), self._notices[workload.gang]
+        if proposal is not None and self.policy.does_make_room:
+            actions += self._rooms.make(snapshot, workload.gang, proposal, self._now_s)
         if workload.job is not None:
             offer = offer_of(decision)
             if offer != workload.annotations.get(OFFER, ""):
@@ -339,6 +353,10 @@ class Controller:
             notice.since_s = self._now_s if replaced else notice.since_s
             actions += replaced
         return actions
+
+    def _holds(self) -> Mapping[str, Mapping[str, frozenset[int]]]:
+        with self.lock:
+            return self.cache.holds()
 
     def _report(
         self, snapshot: ClusterSnapshot, workload: PendingWorkload, decision: Decision[Placement]

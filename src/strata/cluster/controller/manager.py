@@ -19,7 +19,7 @@ from strata.cluster.api.jobs import suspension
 from strata.cluster.api.kinds import POD, meta, moment
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
-from strata.cluster.controller.controller import Controller
+from strata.cluster.controller.controller import Controller, CyclePolicy
 from strata.cluster.controller.healing import HealingPolicy, HealingView, heal, owned
 from strata.cluster.controller.isolation_state import IsolationState, states_of
 from strata.cluster.controller.sub_health import SubHealthReport, Window
@@ -79,7 +79,7 @@ NOW: Final = {
 class Manager:
     """is_leader: asked before every turn and every action. healer, placer: one for each thread.
 
-    checkpoint_of: as of the controller.
+    checkpoint_of, saved_s: as of the controller.
     """
 
     def __init__(
@@ -92,11 +92,20 @@ class Manager:
         policy: HealingPolicy,
         window: Window,
         checkpoint_of: Callable[[str], str] = lambda folder: "",
+        saved_s: Callable[[str], float | None] = lambda folder: None,
+        cycle_policy: CyclePolicy | None = None,
         admission_checks: AdmissionChecks | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.informer, self.is_leader, self.healer, self.placer = informer, is_leader, healer, placer
-        self.controller = Controller(informer.cache, placer.do, informer.lock, checkpoint_of=checkpoint_of)
+        self.controller = Controller(
+            informer.cache,
+            placer.do,
+            informer.lock,
+            cycle_policy or CyclePolicy(),
+            checkpoint_of=checkpoint_of,
+            saved_s=saved_s,
+        )
         for applier in (healer, placer):
             applier.may_act, applier.failed = is_leader, self._failed
         self.policy, self.admission_checks, self.clock = policy, admission_checks, clock

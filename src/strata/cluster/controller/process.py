@@ -24,6 +24,7 @@ from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
+from strata.cluster.controller.controller import CyclePolicy
 from strata.cluster.controller.healing import Drain, HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
@@ -61,6 +62,7 @@ def run(
     isolate_at_most: float,
     slow_window: float,
     checkpoints: Path | None,
+    defragment: bool,
     kueue: bool,
 ) -> None:
     """Run until SIGTERM or SIGINT. Raises what ended a deciding thread."""
@@ -75,6 +77,10 @@ def run(
             return ""
         return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
 
+    def saved_s(folder: str) -> float | None:
+        newest = newest_complete(checkpoints, folder, now_s=time.time()).newest if checkpoints else None
+        return newest.written_s if newest else None
+
     elector = Elector(clients.lease, LeaseCandidate(LEASE, namespace, me), lambda leads: None, rng=rng)
     clock = steady_clock()
     watched = (*WATCHED, *KUEUE) if kueue else WATCHED
@@ -87,6 +93,8 @@ def run(
         policy=HealingPolicy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
         checkpoint_of=checkpoint_of,
+        saved_s=saved_s,
+        cycle_policy=CyclePolicy(does_make_room=defragment),
         admission_checks=AdmissionChecks() if kueue else None,
         clock=clock,
     )
