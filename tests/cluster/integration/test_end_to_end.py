@@ -17,7 +17,7 @@ from tests.cluster.integration.strata_on_kubernetes import SYSTEM, Strata
 from tests.slicing.contract import slices_from_environment
 from tests.support.real_processes import until
 
-OPTIONS = ("--drain", "all", "--isolate-at-most", "0.5", "--slow-window", "4")
+OPTIONS = ("--drain", "all", "--isolate-at-most", "0.5", "--slow-window", "4", "--defragment")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def moved_to(strata, namespace, node, job):
     """Return the job's pod once it runs on a node."""
 
     def found():
-        pods, _ = strata.api.list(POD, namespace=namespace)
+        pods, _ = strata.api.list(POD, namespace=namespace, labels=f"batch.kubernetes.io/job-name={job}")
         alive = [one for one in pods if not meta(one).get("deletionTimestamp")]
         return next((one for one in alive if one["spec"].get("nodeName") == node), None)
 
@@ -211,6 +211,29 @@ def test_a_faulty_node_is_tainted_and_its_job_goes_on_elsewhere_from_its_checkpo
     again = moved_to(three, namespace, {"n1": "n2", "n2": "n1"}[first], "train")
     assert env_of(again)["STRATA_CHECKPOINT"] == str(folder / "step-100")
     assert three.routed(namespace, "train") == "GangPlaced"
+
+
+def test_a_job_moves_on_from_its_checkpoint_so_that_another_has_a_whole_node(three, namespace):
+    folder = saved(three, namespace)
+    own = {"accelerator": A100, "substitution": "never"}
+    may_move = {**own, "preemptible": "true", "checkpoint_dir": str(folder)}
+    for name, devices, words in (("half", 4, own), ("over", 4, own), ("third", 3, may_move)):
+        three.submit(namespace, objects.job(name, devices=devices, **words))
+        (pod,) = three.pods(namespace, name)
+    second = pod["spec"]["nodeName"]
+    three.api.delete(JOB, "over", namespace)
+    until(lambda: not three.job(namespace, "over"), lambda: "the job that filled the first node to go")
+    three.submit(namespace, objects.job("whole", devices=8, **own))
+    (whole,) = three.pods(namespace, "whole")
+    assert whole["spec"]["nodeName"] == second
+    again = moved_to(three, namespace, {"n1": "n2", "n2": "n1"}[second], "third")
+    assert env_of(again)["STRATA_CHECKPOINT"] == str(folder / "step-100")
+    (told,) = [
+        event["note"]
+        for event in three.api.list(EVENT, namespace=namespace)[0]
+        if event["reason"] == "MovedForAnother"
+    ]
+    assert f"Job/{namespace}/whole fits once it has moved" in told
 
 
 def test_a_node_that_turned_slow_is_tainted_and_its_job_comes_back_elsewhere(three, namespace):
