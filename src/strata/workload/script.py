@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from strata.tables import printable
+
 
 def slugs(names: Iterable[str]) -> list[str]:
     """Return names that are safe in a file name, a label and a shell, and different where the names are."""
@@ -20,5 +22,8 @@ def slugs(names: Iterable[str]) -> list[str]:
 
 
 def comment(lines: Iterable[str]) -> str:
-    """Return lines as comments of a shell script or a YAML file; line breaks inside become spaces."""
-    return "".join(f"# {line.replace(chr(10), ' ').replace(chr(13), ' ')}".rstrip() + "\n" for line in lines)
+    """Return lines as comments of a shell script or a YAML file; line breaks inside become spaces.
+
+    Control characters are escaped: YAML allows none, and takes U+0085 and U+2028 for ends of lines.
+    """
+    return "".join(f"# {printable(' '.join(line.splitlines()))}".rstrip() + "\n" for line in lines)
