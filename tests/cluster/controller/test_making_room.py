@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from strata.cluster.api import jobs, kinds
-from strata.cluster.api.actions import Event, Patch
+from strata.cluster.api.actions import Action, Event, Patch
+from strata.cluster.api.annotations import PREEMPTIBLE
+from strata.cluster.api.applier import Failure
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.controller.controller import CyclePolicy
-from strata.cluster.controller.making_room import HOLD_S, MOVE_S
+from strata.cluster.controller.making_room import AGAIN_S, HOLD_S, MOVE_S
 from strata.errors import StrataError
 from tests.cluster import objects
 from tests.cluster.builders import A100
 from tests.cluster.controller.test_controller import Cluster
+from tests.cluster.merge_patches import merged
 
 SAVED = {"/ckpt/half": -300.0, "/ckpt/third": -60.0}
 
@@ -110,6 +115,47 @@ def test_while_room_is_made_nobody_else_takes_it_and_it_is_given_up_in_time() ->
     assert cluster.nodes("greedy") == (), "the five that are free on n2 are held"
     cluster.step(after_s=HOLD_S)
     assert cluster.nodes("greedy") == ("n2",)
+
+
+def test_who_was_moved_in_vain_is_left_alone_for_an_hour() -> None:
+    cluster = half_full(does_make_room=True)
+    stays = {"metadata": {"annotations": {PREEMPTIBLE: "false"}}}
+    cluster.put(kinds.JOB, merged(cluster.job("half"), stays))
+    whole(cluster)
+    cluster.step()
+    assert suspended(cluster) == ["third"]
+    late = [objects.pod(f"late-{at}", on=at, resource="nvidia.com/gpu", count=2) for at in ("n1", "n2")]
+    for pod in late:
+        cluster.put(kinds.POD, pod)  # those that come alone take of the room
+    cluster.step(after_s=HOLD_S)
+    cluster.step(after_s=60.0)
+    assert cluster.nodes("third") == ("n2",)
+    for pod in late:
+        cluster.cache.changed(kinds.POD, pod, is_gone=True)
+    cluster.step(after_s=60.0)
+    assert suspended(cluster) == []
+    assert "Job/default/third" not in reasons(cluster).get("room-by-moving", "")
+    cluster.step(after_s=AGAIN_S)
+    assert suspended(cluster) == ["third"]
+
+
+def test_room_is_not_held_where_who_should_leave_has_changed_meanwhile() -> None:
+    cluster = half_full(does_make_room=True)
+    whole(cluster)
+    apply = cluster.controller.apply
+
+    def conflict(actions: Iterable[Action]) -> list[Failure]:
+        some = list(actions)
+        refused = [one for one in some if isinstance(one, Patch) and one.ref.name == "third"]
+        apply([one for one in some if one not in refused])
+        return [Failure(one, ApiFailed("changed", status=409), "look-again") for one in refused]
+
+    cluster.controller.apply = conflict
+    cluster.step()
+    assert not jobs.is_suspended(cluster.job("third"))
+    cluster.put(kinds.JOB, objects.job("small", devices=5, accelerator=A100, priority=9))
+    cluster.step()
+    assert cluster.nodes("small") == ("n2",)
 
 
 def test_a_word_that_is_neither_is_refused_when_the_job_is_created() -> None:

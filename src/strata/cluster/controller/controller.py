@@ -324,7 +324,8 @@ class Controller:
             with self.lock:
                 is_current = self._is_current(workload)
             if is_current:
-                self.apply(self._unplaced(snapshot, decisions.index, workload, choice))
+                failures = self.apply(self._unplaced(snapshot, decisions.index, workload, choice))
+                self._rooms.failed(workload.gang, failures)
         return True
 
     def _unplaced(

@@ -12,6 +12,7 @@ from typing import Final
 
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREEMPTIBLE, PREFIX
+from strata.cluster.api.applier import Failure
 from strata.cluster.api.jobs import Job, suspension
 from strata.cluster.api.pod_claims import job_claim
 from strata.cluster.cache.snapshot import ClusterSnapshot
@@ -29,6 +30,8 @@ MOVE_S: Final = 120.0
 """Of all a gang's devices, to stop, be placed and start again: assumed."""
 HOLD_S: Final = 600.0
 """How long room is held for who it is made for; then those who left may have it again."""
+AGAIN_S: Final = 3600.0
+"""Until a gang that was moved may be moved again: where the room went to others, moving it anew helps nobody."""
 _MOST_NAMED: Final = 4
 
 Holds = Mapping[str, Mapping[str, frozenset[int]]]
@@ -49,12 +52,14 @@ class Rooms:
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
+        self._moved_s: dict[str, float] = {}
 
     def expire(self, waiting: Collection[str], now_s: float) -> bool:
         """Forget rooms whose gangs wait no longer, or waited too long; return whether there were any."""
         before = len(self._rooms)
         rooms = self._rooms.items()
         self._rooms = {gang: room for gang, room in rooms if gang in waiting and now_s < room.until_s}
+        self._moved_s = {gang: at_s for gang, at_s in self._moved_s.items() if now_s < at_s + AGAIN_S}
         return len(self._rooms) < before
 
     def ordered(self, queue: Sequence[PendingWorkload]) -> list[PendingWorkload]:
@@ -85,18 +90,27 @@ class Rooms:
         """
         if self._rooms or not any(may_move(job) for job in snapshot.jobs.values()):
             return None
-        movable = list(_movable(snapshot, claim.priority, holds(), saved_s, now_s))
-        return propose(index, claim, snapshot.profiles, movable)
+        movable = _movable(snapshot, claim.priority, holds(), saved_s, now_s)
+        rested = [each for each in movable if each.gang not in self._moved_s]
+        return propose(index, claim, snapshot.profiles, rested)
 
     def make(self, snapshot: ClusterSnapshot, gang: str, proposal: Proposal, now_s: float) -> Iterator[Action]:
         """Hold a proposal's room from now on, and yield what suspends who moves, as long as they are as seen."""
         moved = frozenset(movable.gang for movable, _ in proposal.moves)
         self._rooms[gang] = Room(proposal.placement, moved, now_s + HOLD_S)
+        self._moved_s |= dict.fromkeys(moved, now_s)
         for movable, _ in proposal.moves:
             job = snapshot.jobs[movable.gang]
             yield Patch(job.ref, suspension(job.obj, wanted=True), resource_version=job.version)
             reason = Reason("moved-for-another", job.ref.name, {"gang": gang, "cost": movable.cost_device_s})
             yield event(job.ref, reason, is_warning=True)
+
+    def failed(self, gang: str, failures: Sequence[Failure]) -> None:
+        """Hold a gang's room no longer where one of those who were to leave was not suspended."""
+        room = self._rooms.get(gang)
+        refused = {str(failure.action.ref) for failure in failures if isinstance(failure.action, Patch)}
+        if room is not None and not room.moved.isdisjoint(refused):
+            del self._rooms[gang]
 
 
 def may_move(job: Job) -> bool:
