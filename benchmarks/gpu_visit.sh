@@ -13,7 +13,7 @@ mkdir -p "$out"
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 COLUMNS=100
 python=${PYTHON:-python3}
 strata() { "$python" -m strata "$@"; }
-slicing() { "$python" -m pytest -o addopts= --import-mode=importlib -q -s -rs --tb=short -p no:cacheprovider "$@"; }
+slicing() { "$python" -m pytest -o addopts= --import-mode=importlib -q -s -rs --tb=short -p no:cacheprovider -p no:benchmark "$@"; }
 
 part() {
   case $1 in
@@ -40,8 +40,8 @@ part() {
       strata kube agent --once --benchmark -o json | tee "$out/agent.json"
       strata fleet discover --local | tee "$out/fleet.yaml" ;;
     profile)
-      strata profile qwen3-0.6b --sequence 4096 --microbatch 2,4 --accelerator H100-SXM5-80GB --save "$out/qwen3-0.6b.json"
-      strata profile llama-3.1-8b --sequence 4096 --microbatch 1,2 --accelerator H100-SXM5-80GB --save "$out/llama-3.1-8b.json" ;;
+      strata profile qwen3-0.6b --sequence 4096 --microbatch 2,4 --save "$out/qwen3-0.6b.json"
+      strata profile llama-3.1-8b --sequence 4096 --microbatch 1,2 --save "$out/llama-3.1-8b.json" ;;
     training)
       "$python" benchmarks/gpu_training.py "$out/measured_runs.csv" ${RUNS:-}
       strata bench published "$out/measured_runs.csv" ;;

@@ -14,12 +14,20 @@ from tests.slicing.fake_accelerators import GIB, MIB, read_state
 PROGRAMS = Path(__file__).parent / "gpu" / "programs"
 
 
+TAKEN_ON_AN_H200 = {  # MiB of the device, as NVML said beside kinds.py; driver 580.159, 2026-11-26
+    "plain 1000 B": 20, "plain 100 KiB": 40, "plain 1 MiB": 100, "plain 1 MiB + 1": 128, "plain 3 MiB": 256,
+    "pooled 5 MiB": 224, "pooled 33 MiB": 224, "physical 2 MiB": 128, "array float 2D": 192,
+    "array float4 2D": 128, "array byte 1D": 50, "array half 3D": 144, "array layered": 128, "mipmap float": 144,
+}  # fmt: skip
+
+
 def run(program, *words, env):
     done = subprocess.run(
-        [sys.executable, PROGRAMS / program, *words], env=env, capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, PROGRAMS / program, *words],
+        env=env, input="\n" * 4, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_every_way_of_the_driver_stops_at_the_limit(accelerators, ledger):
@@ -51,9 +59,10 @@ def test_what_each_kind_is_charged_is_told_and_given_back(accelerators, ledger):
     assert (done.returncode, done.stderr) == (0, "")
     told = [json.loads(line) for line in done.stdout.splitlines()]
     charged = {one["kind"]: one["charged"] for one in told[1::2]}
-    assert charged["plain 1000 B"] == 20000 * 1024
-    assert charged["plain 3 MiB"] == 64 * 4 * MIB
-    assert all(charged.values())
+    # A page of 2 MiB that small pieces share counts for nobody; a chunk of a pool may.
+    off = {kind: charged[kind] / MIB - taken for kind, taken in TAKEN_ON_AN_H200.items() if kind in charged}
+    assert len(off) == len(TAKEN_ON_AN_H200)
+    assert {kind: by for kind, by in off.items() if not -2 <= by <= 34} == {}
     assert {one["charged"] for one in told[2::2]} == {0}
 
 
@@ -64,9 +73,10 @@ def test_pools_full_of_holes_stay_within_the_limit(accelerators, ledger, tmp_pat
     assert read_state(tmp_path / "state").peak[0] <= 4 * GIB
 
 
-def test_contexts_that_end_leave_nothing(accelerators, ledger):
+def test_contexts_that_end_leave_nothing_and_one_that_is_still_retained_stays(accelerators, ledger):
     told = run("resets.py", env=limited(accelerators, ledger))
-    assert set(told["left"].values()) == {4 * GIB}
+    # Retained before the reset and behind it, a context outlives one release, as on an H200.
+    assert list(told["left"].values()) == [4 * GIB, 4 * GIB, 4 * GIB - 256 * MIB, 4 * GIB - 256 * MIB]
 
 
 def test_a_killed_process_leaves_a_child_with_its_memory(accelerators, ledger, tmp_path):

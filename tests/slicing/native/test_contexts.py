@@ -42,8 +42,8 @@ def test_it_is_measured_once_where_nvml_lists_the_process(calls, ledger):
 
 
 def test_it_is_assumed_where_nvml_does_not(calls, ledger):
-    assert calls("info") == [room(512)]
-    assert noted(ledger) == (512 * MIB, "assumed")
+    assert calls("info") == [room(504)]
+    assert noted(ledger) == (520 * MIB, "assumed")
 
 
 def test_it_is_what_one_says_it_is(calls, ledger):
@@ -53,8 +53,8 @@ def test_it_is_what_one_says_it_is(calls, ledger):
 
 def test_all_that_a_process_makes_of_a_device_are_charged_once_until_the_last_ends(calls):
     said = calls("newcontext", "newcontext", "info", "endcontext:0", "endcontext:1", "device:0", "info", "reset")
-    assert [line for line in said if "total" in line] == [room(512), room(512)]
-    assert calls("releasecontext", "newcontext", "info", "endcontext:0", "device:0", "info")[2] == room(512)
+    assert [line for line in said if "total" in line] == [room(504), room(504)]
+    assert calls("releasecontext", "newcontext", "info", "endcontext:0", "device:0", "info")[2] == room(504)
 
 
 def test_what_the_device_holds_stays_below_the_limit_with_contexts_and_all(calls):
@@ -71,7 +71,7 @@ def test_a_child_has_one_of_its_own(calls):
 def test_one_that_does_not_fit_is_refused_with_a_word(calls, ledger):
     said = calls(code=70, limit=256 * MIB)
     assert said == (
-        "strata-quota: device 0: a context takes 512 MiB, which the slice has not left (STRATA_CONTEXT_BYTES)\n"
+        "strata-quota: device 0: a context takes 520 MiB, which the slice has not left (STRATA_CONTEXT_BYTES)\n"
     )
     (use,) = read_ledger(ledger, name="s")
     assert use.refused == 1
@@ -79,14 +79,14 @@ def test_one_that_does_not_fit_is_refused_with_a_word(calls, ledger):
 
 def test_a_driver_that_fails_gets_its_charge_back(calls):
     said = calls("newcontext", "info", "releasecontext", "newcontext", "info", FAKE_FAIL="cuCtxCreate_v2:1:999")
-    assert said[:2] == ["newcontext 999", room(512)]
-    assert said[3:] == ["newcontext 0", room(512)]
+    assert said[:2] == ["newcontext 999", room(504)]
+    assert said[3:] == ["newcontext 0", room(504)]
 
 
 @pytest.mark.parametrize("text", ["lots", "-1", "16G"])
 def test_a_size_that_is_none_is_said(calls, ledger, text):
     calls("info", STRATA_CONTEXT_BYTES=text)
-    assert noted(ledger) == (512 * MIB, "assumed")
+    assert noted(ledger) == (520 * MIB, "assumed")
 
 
 def test_refusals_are_counted(calls, ledger):

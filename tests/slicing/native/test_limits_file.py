@@ -51,8 +51,8 @@ def test_without_limits_in_the_environment_those_of_the_file_hold(calls, ledger)
 
 def test_the_environments_come_first(calls, ledger):
     text = f"STRATA_MEMORY_LIMIT={GIB}\nSTRATA_LEDGER={ledger}.other\nSTRATA_CONTEXT_BYTES=0\n"
-    more = {"STRATA_LEDGER": str(ledger), "STRATA_MEMORY_LIMIT": str(512 * MIB)}
-    assert calls("alloc:400M", text=text, **more)[0] == ["alloc 2"]  # beside a context of 512 MiB
+    more = {"STRATA_LEDGER": str(ledger), "STRATA_MEMORY_LIMIT": str(600 * MIB)}
+    assert calls("alloc:400M", text=text, **more)[0] == ["alloc 2"]  # beside a context of 520 MiB
     assert calls("alloc:900G", "alloc:70G", text=text, STRATA_QUOTA="off")[0] == ["alloc 2", "alloc 0"]
 
 

@@ -10,6 +10,8 @@ from tests.slicing.fake_accelerators import find_compiler
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc")
 
 KERNELS_OF_SECONDS = "199 x 50 us and 2 s, wait"
+SWITCHING = 0.075
+"""What a device loses that goes from one context to the other and back, turn by turn: measured on an H200."""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,11 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
     assert off == {}
 
 
+def test_work_that_fits_into_a_turn_is_not_taken_for_half_of_it(played):
+    """An H200 gave both tenants 46 %: events of 20 x 0.1 ms have no turn of the other between them."""
+    assert got(played, "two tenants, unequal") == [pytest.approx(0.3, abs=0.02), pytest.approx(0.6, abs=0.02)]
+
+
 def test_of_kernels_of_2_seconds_no_10_seconds_are_further_off_than_they_must_be(played):
     """Half the time in kernels of 2 s: some 10 s have at most 4 s of work or at least 6 s (docs/slicing.md)."""
     (one,) = (one for one in played if one.case == KERNELS_OF_SECONDS)
@@ -58,13 +65,16 @@ def test_no_launch_waits_longer_than_a_quarter_of_a_second(played):
 
 def test_time_that_nobody_wants_is_lent_and_taken_back(played):
     assert got(played, "lent: alone") == [pytest.approx(1, abs=0.01)]
-    assert got(played, "lent: taken back") == [pytest.approx(0.3, abs=0.05), pytest.approx(0.7, abs=0.05)]
+    first, second = got(played, "lent: taken back")
+    assert first == pytest.approx(0.3, abs=0.05)
+    assert 0.7 - SWITCHING <= second <= 0.75
     lent, busy = got(played, "lent: beside one half idle")
     assert lent > 0.5
     assert busy == pytest.approx(0.2, abs=0.02)  # all that it wants: 2 ms of work, 8 ms of rest
 
 
 def test_time_that_nobody_has_a_claim_to_is_divided_by_share_and_goes_to_the_highest_priority_first(played):
-    by_share = [pytest.approx(0.375, abs=0.05), pytest.approx(0.625, abs=0.05)]
-    assert got(played, "lent: 20 % that nobody has") == by_share
+    first, second = got(played, "lent: 20 % that nobody has")
+    assert first == pytest.approx(0.375, abs=0.05)
+    assert 0.625 - SWITCHING <= second <= 0.675
     assert got(played, "lent: by priority") == [pytest.approx(0.5, abs=0.05), pytest.approx(0.5, abs=0.05)]

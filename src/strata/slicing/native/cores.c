@@ -17,25 +17,36 @@
 #define WAITS_NS 10000000000ull   /* somebody waits for the device: it tells when that ends */
 #define WANTS_NS 1000000ull       /* between two steps a program wants the device still */
 #define TOLD_EVERY 64u            /* launches of who has no limit */
+#define BESIDE_NS 1000000000ull   /* who wanted time so long ago is still beside */
 
 enum { CAPTURE_RELAXED = 2 };
 
-static _Atomic(struct meter *) meters; /* [QUOTA_MOST_DEVICES] */
+/* What others had worked when a stretch began. */
+struct others {
+    uint64_t begun_ns, worked_ns[BOARD_SEATS];
+};
+
+static _Atomic(void *) meters;          /* struct meter[QUOTA_MOST_DEVICES] */
+static _Atomic(void *) stretches; /* struct others[QUOTA_MOST_DEVICES], each with its meter's lock */
 
 static struct quota_call create = {"cuEventCreate", CUDA, NULL};
 static struct quota_call query = {"cuEventQuery", CUDA, NULL};
 static struct quota_call get_context = {"cuCtxGetCurrent", CUDA, NULL};
 static struct quota_call exchange_mode = {"cuThreadExchangeStreamCaptureMode", CUDA, NULL};
 
-static struct meter *meter_of(int device) {
+static void *of_devices(_Atomic(void *) *all, int device, size_t bytes) {
     quota_notice_fork();
-    struct meter *known = atomic_load_explicit(&meters, memory_order_acquire);
+    void *known = atomic_load_explicit(all, memory_order_acquire);
     if (!known) {
-        struct meter *fresh = quota_wiped(sizeof(struct meter[QUOTA_MOST_DEVICES]));
-        if (fresh && atomic_compare_exchange_strong(&meters, &known, fresh))
+        void *fresh = quota_wiped(bytes * QUOTA_MOST_DEVICES);
+        if (fresh && atomic_compare_exchange_strong(all, &known, fresh))
             known = fresh;
     }
-    return known && device >= 0 && device < QUOTA_MOST_DEVICES ? known + device : NULL;
+    return known && device >= 0 && device < QUOTA_MOST_DEVICES ? (char *)known + (size_t)device * bytes : NULL;
+}
+
+static struct meter *meter_of(int device) {
+    return of_devices(&meters, device, sizeof(struct meter));
 }
 
 static void lock(struct meter *meter) {
@@ -47,11 +58,20 @@ static void unlock(struct meter *meter) {
     atomic_store_explicit(&meter->lock, 0, memory_order_release);
 }
 
-/* Under capture of another stream some questions would end that capture: not in this mode. */
 static void exchange(int *mode) {
     int (*real)(int *) = (int (*)(int *))quota_call(&exchange_mode);
     if (real)
         real(mode);
+}
+
+int cores_relaxed(void) {
+    int mode = CAPTURE_RELAXED;
+    exchange(&mode);
+    return mode;
+}
+
+void cores_strict(int mode) {
+    exchange(&mode);
 }
 
 static void *context_here(void) {
@@ -76,29 +96,60 @@ static void tell(struct seat *seat, uint64_t works_ns, uint64_t wants_ns) {
         seat_tell(seat, quota_now_ns(), works_ns, wants_ns);
 }
 
-/* How many others were at work on average since the last stretch was charged, or since this one began. */
-static double others_since(struct meter *meter, const struct board *board, const struct seat *seat, uint64_t now) {
-    uint64_t worked = share_others_ns(board, seat, now), before = meter->others_ns;
-    uint64_t span = now - meter->begun_ns;
-    meter->others_ns = worked;
-    meter->begun_ns = now;
-    return span && worked > before ? (double)(worked - before) / (double)span : 0;
+/* The part of a stretch that ends now which others' events span, each; a stretch begins. Returns how many others. */
+static int others_parts(int device, const struct seat *own, uint64_t now, double parts[BOARD_SEATS], uint64_t *span_ns) {
+    const struct board *board = board_of(device);
+    struct others *others = of_devices(&stretches, device, sizeof *others);
+    int count = 0;
+    *span_ns = 0;
+    if (!board || !others)
+        return 0;
+    uint64_t span = now - others->begun_ns;
+    for (int at = 0; at < BOARD_SEATS; at++) {
+        const struct seat *seat = &board->seats[at];
+        uint64_t worked = seat_worked_ns(seat, now), before = others->worked_ns[at];
+        if (worked <= before) // what was measured was less than the clock said before
+            continue;
+        others->worked_ns[at] = worked;
+        if (seat != own && span)
+            parts[count++] = (double)(worked - before) / (double)span;
+    }
+    others->begun_ns = now;
+    *span_ns = span;
+    return count;
+}
+
+static void begin_stretch(int device, const struct seat *seat) {
+    double parts[BOARD_SEATS];
+    uint64_t span;
+    others_parts(device, seat, quota_now_ns(), parts, &span);
+}
+
+/* What of `elapsed` was this process's own work. */
+static uint64_t own_work(int device, struct seat *seat, uint64_t now, uint64_t elapsed) {
+    double parts[BOARD_SEATS];
+    uint64_t span;
+    int count = others_parts(device, seat, now, parts, &span);
+    double own = elapsed < span ? (double)elapsed / (double)span : 1;
+    uint64_t worked = (uint64_t)((double)elapsed * share_own(own, parts, count) / own);
+    seat_measured(seat, now, span, worked);
+    return worked;
 }
 
 static void collect(struct meter *meter, struct ledger_row *row, int device, struct seat *seat) {
-    uint64_t worked = meter_collect(meter);
-    if (!worked)
+    uint64_t elapsed = meter_collect(meter), worked = elapsed;
+    if (!elapsed)
         return;
     uint64_t ready = atomic_load(&row->cores_ready_ns), now = quota_now_ns(), next;
-    double share = atomic_load(&row->cores_percent) / 100.0, others = 0;
+    double share = atomic_load(&row->cores_percent) / 100.0;
     if (seat) {
         share = share_of(board_of(device), seat, now, quota_limits()->is_lent);
-        others = others_since(meter, board_of(device), seat, now);
+        worked = own_work(device, seat, now, elapsed);
     }
     if (share <= 0)
         return;
     do
-        next = share_charged(ready, now, worked, others, share);
+        next = share_charged(ready, now, elapsed, worked, share);
     while (!atomic_compare_exchange_weak(&row->cores_ready_ns, &ready, next));
 }
 
@@ -145,44 +196,58 @@ static struct ledger_row *row_of(int device) {
 static void begin_measured(struct launch *launch, void *stream) {
     int device = cuda_device_here();
     struct ledger_row *row = row_of(device);
-    struct meter *meter = row && atomic_load(&row->cores_percent) ? meter_of(device) : NULL;
+    struct meter *meter = row ? meter_of(device) : NULL;
     void *context = meter ? context_here() : NULL;
     if (!context || graphs_is_capturing(stream))
         return;
     if (!quota_call(&create) || !quota_call(&query))
         quota_say("this driver measures no time: the share of the cores is not kept");
-    int mode = CAPTURE_RELAXED;
-    exchange(&mode);
+    int mode = cores_relaxed();
     struct seat *seat = seat_of(device, row);
     wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
                                   SHARE_LAUNCH_WAIT_NS, true});
     tell(seat, WORKS_NS, 0);
     lock(meter);
     if (meter_before(meter, stream, context) && seat)
-        others_since(meter, board_of(device), seat, quota_now_ns());
+        begin_stretch(device, seat);
     unlock(meter);
     launch->meter = meter;
-    exchange(&mode);
+    cores_strict(mode);
 }
 
-/* Who has no limit tells the others that it is at work, now and then. */
-static void begin_free(void) {
+/* Whether somebody with a limit was at work on the device just now. */
+static bool is_beside_limited(const struct board *board) {
+    uint64_t now = quota_now_ns();
+    for (int at = 0; board && at < BOARD_SEATS; at++) {
+        const struct seat *seat = &board->seats[at];
+        if (atomic_load(&seat->owner) && atomic_load(&seat->percent) &&
+            atomic_load(&seat->wanting_until_ns) + BESIDE_NS > now)
+            return true;
+    }
+    return false;
+}
+
+/* Who has no limit tells the others that it is at work, now and then; beside one with a limit it measures how much, since
+ * the other's account depends on it. Returns whether it does. */
+static bool begin_free(void) {
     static __thread unsigned count;
-    if (count++ % TOLD_EVERY)
-        return;
-    int device = cuda_device_here();
-    struct ledger_row *row = row_of(device);
-    if (row)
-        tell(seat_of(device, row), WORKS_NS, 0);
+    static _Atomic bool measures;
+    if (count++ % TOLD_EVERY == 0) {
+        int device = cuda_device_here();
+        struct ledger_row *row = row_of(device);
+        if (row) {
+            tell(seat_of(device, row), WORKS_NS, 0);
+            atomic_store(&measures, is_beside_limited(board_of(device)));
+        }
+    }
+    return atomic_load_explicit(&measures, memory_order_relaxed);
 }
 
 void cores_begin(struct launch *launch, bool is_long, void *stream) {
     launch->meter = NULL;
     launch->is_long = is_long;
-    if (__builtin_expect(quota_limits()->has_cores, 0))
+    if (__builtin_expect(quota_limits()->has_cores, 0) || (!quota_limits()->off && begin_free()))
         begin_measured(launch, stream);
-    else if (!quota_limits()->off)
-        begin_free();
 }
 
 int cores_end(const struct launch *launch, int result) {
@@ -195,7 +260,7 @@ int cores_end(const struct launch *launch, int result) {
 }
 
 void cores_cover(void) {
-    struct meter *all = quota_limits()->has_cores ? atomic_load_explicit(&meters, memory_order_acquire) : NULL;
+    struct meter *all = atomic_load_explicit(&meters, memory_order_acquire);
     int device = all ? cuda_device_here() : -1;
     if (device < 0 || device >= QUOTA_MOST_DEVICES || !all[device].launched_ns)
         return;
@@ -216,18 +281,17 @@ void cores_begin_sync(void) {
 }
 
 void cores_end_sync(void) {
-    struct meter *all = quota_limits()->has_cores ? atomic_load_explicit(&meters, memory_order_acquire) : NULL;
+    struct meter *all = atomic_load_explicit(&meters, memory_order_acquire);
     int device = all || !quota_limits()->off ? cuda_device_here() : -1;
     struct ledger_row *row = all || board_of(device) ? row_of(device) : NULL;
     if (!row)
         return;
     struct seat *seat = seat_of(device, row);
-    if (all && device >= 0 && atomic_load(&row->cores_percent)) {
-        int mode = CAPTURE_RELAXED;
-        exchange(&mode);
+    if (all && device >= 0) {
+        int mode = cores_relaxed();
         wait_for_share(&(struct wait){meter_of(device), row, seat, device, NULL, SYNC_DEBT_NS, SYNC_DEBT_NS, SYNC_WAIT_NS,
                                       false});
-        exchange(&mode);
+        cores_strict(mode);
     }
     tell(seat, 0, WANTS_NS);
 }

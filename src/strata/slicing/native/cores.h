@@ -17,5 +17,8 @@ void cores_cover(void);
 /* Around a call that waits. */
 void cores_begin_sync(void);
 void cores_end_sync(void);
+/* Under capture of another stream some calls would end that capture: not between these. */
+int cores_relaxed(void);
+void cores_strict(int mode);
 
 #endif

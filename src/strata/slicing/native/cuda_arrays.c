@@ -1,7 +1,12 @@
-/* CUDA: arrays and mipmapped arrays. The driver does not say what an array takes; charged are its texels, which its
- * tiling can only exceed. Sparse and deferred arrays take nothing until memory of cuMemCreate is mapped to them. */
+/* CUDA: arrays and mipmapped arrays. The driver does not say what an array takes; charged are its texels in tiles, as an
+ * H200 with driver 580 was seen to lay them out (tests/slicing/gpu/programs/kinds.py): rows of 64 bytes, eight rows a
+ * tile, up to sixteen tiles a block. Sparse and deferred arrays take nothing until memory of cuMemCreate is mapped to them. */
 #include "cuda.h"
 
+#define TILE_BYTES 64
+#define TILE_ROWS 8
+#define BLOCK_TILES 16
+#define PAGE (64u << 10)
 #define NO_MEMORY_FLAGS (0x40u | 0x80u) /* CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING */
 
 struct array {
@@ -38,15 +43,25 @@ static uint64_t most(uint64_t one, uint64_t other) {
     return one > other ? one : other;
 }
 
+/* Rows of an array of so many, in whole tiles; of flat ones in whole blocks. */
+static uint64_t tiled_rows(uint64_t rows, bool is_flat) {
+    uint64_t block = TILE_ROWS;
+    while (is_flat && block < rows && block < TILE_ROWS * BLOCK_TILES)
+        block *= 2;
+    return (rows + block - 1) / block * block;
+}
+
 /* Too large for 64 bits: more than any slice. */
 static uint64_t size(const struct array_3d *shape, unsigned levels) {
     uint64_t whole = 0, width = most(1, shape->width), height = most(1, shape->height), depth = most(1, shape->depth);
     bool is_layered = shape->flags & 1; /* CUDA_ARRAY3D_LAYERED: the depth counts layers, which levels do not halve */
     for (unsigned level = 0; level < levels; level++) {
-        uint64_t texels, all_bits;
-        if (__builtin_mul_overflow(width, height, &texels) || __builtin_mul_overflow(texels, depth, &texels) ||
-            __builtin_mul_overflow(texels, bits(shape->format, shape->channels), &all_bits) ||
-            __builtin_add_overflow(whole, all_bits / 8 + (all_bits % 8 != 0), &whole))
+        uint64_t row_bits, row, all;
+        if (__builtin_mul_overflow(width, bits(shape->format, shape->channels), &row_bits) || height > UINT64_MAX / 2)
+            return UINT64_MAX;
+        row = (row_bits / 8 + TILE_BYTES) / TILE_BYTES * TILE_BYTES - (row_bits % (8 * TILE_BYTES) ? 0 : TILE_BYTES);
+        if (__builtin_mul_overflow(row, tiled_rows(height, is_layered || shape->depth == 0), &all) ||
+            __builtin_mul_overflow(all, depth, &all) || __builtin_add_overflow(whole, all, &whole))
             return UINT64_MAX;
         if (width == 1 && height == 1 && (is_layered || depth == 1))
             break;
@@ -55,7 +70,7 @@ static uint64_t size(const struct array_3d *shape, unsigned levels) {
         if (!is_layered)
             depth = most(1, depth / 2);
     }
-    return whole;
+    return whole < UINT64_MAX - PAGE ? (whole + PAGE - 1) / PAGE * PAGE : UINT64_MAX;
 }
 
 static bool begin(struct quota_piece *piece, const struct array_3d *shape, unsigned levels) {

@@ -25,7 +25,6 @@ struct meter {
     bool is_after_pause;
     void *context, *stream;
     uint64_t launched_ns, charged_ns;
-    uint64_t begun_ns, others_ns; /* cores.c: since when others' work is counted, and what it was then */
     struct mark marks[METER_MARKS];
 };
 

@@ -17,10 +17,13 @@
 /* own: this process's seat; NULL: nothing is known of others. Returns the part of the device's time that the slice may
  * have now. is_lent: with what no slice with a claim wants, by priority, then by share. */
 double share_of(const struct board *board, const struct seat *own, uint64_t now_ns, bool is_lent);
-/* How long all others together have been at work until now, from some instant on. */
-uint64_t share_others_ns(const struct board *board, const struct seat *own, uint64_t now_ns);
-/* The bucket after a stretch of `elapsed_ns` that ended now, beside so many others at work on average. */
-uint64_t share_charged(uint64_t ready_ns, uint64_t now_ns, uint64_t elapsed_ns, double others, double share);
+/* A device gives contexts at work turns: nobody gets more than another who wanted more. Of a stretch in which this
+ * process's events span the part `own` and those of others the parts `others`, returns the part that was its own work:
+ * `own`, unless together they are more than the whole. Events of work that fits into a turn have no turn of others
+ * between them; those of longer work have. */
+double share_own(double own, const double *others, int count);
+/* The bucket after a stretch of `elapsed_ns` that ended now, of which `worked_ns` were this process's. */
+uint64_t share_charged(uint64_t ready_ns, uint64_t now_ns, uint64_t elapsed_ns, uint64_t worked_ns, double share);
 /* How long to wait from now on, until no further ahead of the share than so much; 0: not at all. */
 uint64_t share_wait_ns(uint64_t ready_ns, uint64_t now_ns, uint64_t ahead_ns);
 

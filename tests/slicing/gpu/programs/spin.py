@@ -72,4 +72,5 @@ def measure(launch) -> float:
     return turns / (1e6 * best_s)
 
 
-main()
+if __name__ == "__main__":
+    main()

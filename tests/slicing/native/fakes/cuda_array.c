@@ -1,17 +1,25 @@
 #include "cuda.h"
 
-static int64_t rounded(int64_t bytes)
+static int64_t up(int64_t amount, int64_t to)
 {
-    return (bytes + 65535) / 65536 * 65536;
+    return (amount + to - 1) / to * to;
 }
 
+static int64_t rounded(int64_t bytes)
+{
+    return up(bytes, bytes > (1 << 20) ? 2 << 20 : 65536);
+}
+
+/* As an H200 took them: 4000 x 3000 floats 48 MiB, 30000 bytes in a row 256 KiB, 200 x 200 x 200 halves 18 MiB. */
 static int64_t bytes_of(struct Array3Shape shape)
 {
     int64_t element = shape.format == 0x01 || shape.format == 0x08                          ? 1
                       : shape.format == 0x02 || shape.format == 0x09 || shape.format == 0x10 ? 2
                                                                                              : 4;
     int64_t height = shape.height ? (int64_t)shape.height : 1, depth = shape.depth ? (int64_t)shape.depth : 1;
-    return (int64_t)shape.width * height * depth * element * shape.channels;
+    int is_flat = !shape.depth || shape.flags & 1;
+    int64_t block = !is_flat || height <= 8 ? 8 : height <= 16 ? 16 : height <= 32 ? 32 : height <= 64 ? 64 : 128;
+    return up((int64_t)shape.width * element * shape.channels, 64) * up(height, block) * depth;
 }
 
 static CUresult create(struct Thing **array, int64_t bytes, unsigned flags)

@@ -128,6 +128,8 @@ static void close_context(CUcontext context)
     unlock();
 }
 
+static int retained[MAX_DEVICES]; /* a reset ends what is in a context, not that it is retained */
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     ENTER(visit_slowly);
@@ -138,7 +140,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         if (result)
             return result;
     }
-    primary[device]->refs++;
+    retained[device]++;
     *context = primary[device];
     return OK;
 }
@@ -147,7 +149,7 @@ static CUresult release(CUdevice device, int all)
 {
     if (device < 0 || device >= devices() || !primary[device])
         return all ? OK : INVALID_CONTEXT;
-    if (all || --primary[device]->refs == 0) {
+    if (all || --retained[device] == 0) {
         close_context(primary[device]);
         primary[device] = NULL;
     }

@@ -1,7 +1,23 @@
 #include "cuda.h"
 
-/* A pool takes memory by the block, and gives back what nobody uses when someone waits for the device. */
+#include <stdlib.h>
+
+/* A pool has addresses in a row, with memory behind them by the block. What is freed may be taken again at once, but its
+ * blocks go back to the device only once somebody has waited for it since (CUDA documentation of cuMemPoolTrimTo), and
+ * only whole ones: a pool full of holes grows though it holds enough unused. An H200 does all of that. */
 #define BLOCK (32LL << 20)
+#define MOST_CHUNKS 8192
+
+struct Chunk {
+    int uses;
+    int is_backed;
+    int is_pending; /* something in it was freed since the device was waited for */
+};
+
+struct Span {
+    int64_t begin, end;
+    struct Span *next;
+};
 
 static struct Thing *defaults[MAX_DEVICES], *chosen[MAX_DEVICES], *of_host;
 
@@ -19,26 +35,44 @@ static struct Thing *host_pool(void)
     return of_host;
 }
 
-static void shrink(struct Thing *pool, int64_t keep)
+static void shrink(struct Thing *pool, int64_t keep, int is_waited_for)
 {
-    int64_t need = (pool->used + BLOCK - 1) / BLOCK * BLOCK;
-    int64_t target = need > keep ? need : keep;
-    if (pool->reserved > target) {
-        unhold(pool->device, pool->reserved - target);
-        pool->reserved = target;
+    for (int at = 0; pool->chunks && at < MOST_CHUNKS; at++) {
+        struct Chunk *chunk = &pool->chunks[at];
+        chunk->is_pending &= !is_waited_for;
+        if (chunk->is_backed && !chunk->uses && !chunk->is_pending && pool->reserved - BLOCK >= keep) {
+            unhold(pool->device, BLOCK);
+            pool->reserved -= BLOCK;
+            chunk->is_backed = 0;
+        }
+    }
+}
+
+static void count(struct Thing *pool, const struct Span *span, int more)
+{
+    for (int64_t at = span->begin / BLOCK; at * BLOCK < span->end; at++) {
+        pool->chunks[at].uses += more;
+        pool->chunks[at].is_pending |= more < 0;
     }
 }
 
 void pool_return(struct Thing *allocation)
 {
-    allocation->of->used -= allocation->bytes;
+    struct Thing *pool = allocation->of;
+    struct Span **at = &pool->spans;
+    while (*at != allocation->span)
+        at = &(*at)->next;
+    *at = allocation->span->next;
+    count(pool, allocation->span, -1);
+    pool->used -= allocation->bytes;
+    free(allocation->span);
     take(allocation);
 }
 
 static void shrink_if_on(struct Thing *thing, void *device)
 {
     if (thing->kind == POOL && thing->device == *(int *)device)
-        shrink(thing, thing->threshold);
+        shrink(thing, thing->threshold, 1);
 }
 
 void settle(int device)
@@ -48,23 +82,50 @@ void settle(int device)
     unlock();
 }
 
+static int back(struct Thing *pool, int64_t begin, int64_t end)
+{
+    int64_t missing = 0;
+    for (int64_t at = begin / BLOCK; at * BLOCK < end; at++)
+        missing += !pool->chunks[at].is_backed;
+    if (!hold(pool->device, missing * BLOCK))
+        return 0;
+    pool->reserved += missing * BLOCK;
+    for (int64_t at = begin / BLOCK; at * BLOCK < end; at++)
+        pool->chunks[at].is_backed = 1;
+    return 1;
+}
+
+static struct Span *place(struct Thing *pool, int64_t bytes)
+{
+    struct Span **at = &pool->spans;
+    int64_t begin = 0;
+    for (; *at && (*at)->begin - begin < bytes; at = &(*at)->next)
+        begin = (*at)->end;
+    if (!pool->chunks)
+        pool->chunks = calloc(MOST_CHUNKS, sizeof *pool->chunks);
+    if (begin + bytes > MOST_CHUNKS * BLOCK || !back(pool, begin, begin + bytes))
+        return NULL;
+    struct Span *span = calloc(1, sizeof *span);
+    *span = (struct Span){begin, begin + bytes, *at};
+    *at = span;
+    count(pool, span, 1);
+    return span;
+}
+
 static CUresult allocate(CUdeviceptr *address, int64_t bytes, struct Thing *pool)
 {
     if (bytes <= 0)
         return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
-    CUresult result = OK;
+    CUresult result = OUT_OF_MEMORY;
     lock();
-    if (pool->used + bytes > pool->reserved) {
-        int64_t grown = (pool->used + bytes + BLOCK - 1) / BLOCK * BLOCK;
-        if (hold(pool->device, grown - pool->reserved))
-            pool->reserved = grown;
-        else
-            result = OUT_OF_MEMORY;
-    }
-    if (result == OK) {
+    struct Span *span = place(pool, bytes);
+    if (span) {
         pool->used += bytes;
         *address = fresh(bytes);
-        add(*address, POOLED, pool->device, bytes)->of = pool;
+        struct Thing *allocation = add(*address, POOLED, pool->device, bytes);
+        allocation->of = pool;
+        allocation->span = span;
+        result = OK;
     }
     unlock();
     return result;
@@ -168,7 +229,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
     lock();
     /* Allocations outlive their pool; with the last one the pool goes (here: with the next settling). */
     pool->threshold = 0;
-    shrink(pool, 0);
+    shrink(pool, 0, 1);
     if (pool->used == 0)
         take(pool);
     unlock();
@@ -179,7 +240,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     ENTER(visit);
     lock();
-    shrink(pool, (int64_t)keep);
+    shrink(pool, (int64_t)keep, 0);
     unlock();
     return OK;
 }

@@ -89,6 +89,8 @@ struct Thing {
     struct Thing *of;    /* mapped: its physical; pooled: its pool */
     void *context;
     int64_t reserved, used, threshold; /* pool */
+    struct Span *spans, *span;         /* pool: all in use, by address; pooled: its own */
+    struct Chunk *chunks;              /* pool */
     struct Thing *next;
 };
 

@@ -1,5 +1,5 @@
 /* Plays the quota library's own share of a device's time in virtual time: cores.c, meter.c and share.c as they are, a
- * copy of them for each tenant, against a device that gives contexts turns of 2 ms.
+ * copy of them for each tenant, against a device that gives contexts turns.
  *
  *   shares FOLDER SECONDS CASE   FOLDER has tenant-0.so and tenant-1.so; a line for each tenant of each case:
  *                            case, asked, got in the first 10 s, least and most in any 10 s, got, the longest wait in a launch
@@ -17,7 +17,9 @@
 #define MOST_TENANTS 2
 #define QUEUE 4096
 #define DEPTH 1022              /* launches that a stream takes before it makes the program wait */
-#define TURN_NS 2000000ull
+/* Measured on an H200 with driver 580 (tests/slicing/gpu/programs/turns.py): a turn, and the pause before another's. */
+#define TURN_NS 2070000ull
+#define SWITCH_NS 165000ull
 #define LAUNCH_NS 4000ull       /* what a launch costs the program */
 #define US 1000ull
 #define MS 1000000ull
@@ -55,7 +57,7 @@ struct tenant {
 
 static struct tenant *tenants, *now_running;
 static int num_tenants;
-static uint64_t now, device_now, turn_ends;
+static uint64_t now, device_now, turn_ends, switched;
 static int turn;
 static struct board board;
 static ucontext_t scheduler;
@@ -65,7 +67,7 @@ static bool is_busy(const struct tenant *tenant) {
     return tenant->tail != tenant->head;
 }
 
-/* Events at the head of a queue are reached at once. */
+/* Events at the head of a queue are reached once its context has its turn, as kernels are. */
 static void pass_events(struct tenant *tenant) {
     while (is_busy(tenant) && tenant->queue[tenant->tail % QUEUE].event) {
         *tenant->queue[tenant->tail % QUEUE].event = device_now;
@@ -76,10 +78,8 @@ static void pass_events(struct tenant *tenant) {
 static void run_device(uint64_t until) {
     for (;;) {
         int num_busy = 0;
-        for (int at = 0; at < num_tenants; at++) {
-            pass_events(&tenants[at]);
+        for (int at = 0; at < num_tenants; at++)
             num_busy += is_busy(&tenants[at]);
-        }
         if (!num_busy) {
             device_now = until;
             return;
@@ -87,12 +87,21 @@ static void run_device(uint64_t until) {
         if (device_now >= until)
             return;
         if (!is_busy(&tenants[turn]) || device_now >= turn_ends) {
+            int before = turn;
             do
                 turn = (turn + 1) % num_tenants;
             while (!is_busy(&tenants[turn]));
-            turn_ends = device_now + TURN_NS;
+            switched = device_now + (turn != before ? SWITCH_NS : 0);
+            turn_ends = switched + TURN_NS;
+        }
+        if (device_now < switched) {
+            device_now = switched < until ? switched : until;
+            continue;
         }
         struct tenant *tenant = &tenants[turn];
+        pass_events(tenant);
+        if (!is_busy(tenant))
+            continue;
         struct item *item = &tenant->queue[tenant->tail % QUEUE];
         uint64_t span = item->left_ns;
         span = span < until - device_now ? span : until - device_now;
@@ -116,7 +125,6 @@ static void enqueue(struct tenant *tenant, struct item item) {
     if (tenant->head - tenant->tail >= QUEUE)
         abort();
     tenant->queue[tenant->head++ % QUEUE] = item;
-    pass_events(tenant);
 }
 
 /* ---- What the library's files find behind them ---- */
@@ -294,6 +302,7 @@ static const struct plan {
     {"1 s, wait", {{long_steps, 50, 0, 0, 0}}},
     {"20 us every 84 us: 24 %", {{sparse, 30, 0, 0, 0}}},
     {"two tenants", {{steps, 50, 0, 0, 0}, {steps, 50, 0, 0, 0}}},
+    {"two tenants, unequal", {{steps, 30, 0, 0, 0}, {steps, 60, 0, 0, 0}}},
     {"two tenants, mixed", {{mixed, 30, 0, 0, 0}, {spread, 50, 0, 0, 0}}},
     {"beside one without a limit", {{steps, 30, 0, 0, 0}, {steps, 0, 0, 0, 0}}},
     {"lent: alone", {{steps, 30, 0, 1, 0}}},
@@ -344,7 +353,7 @@ static void open_tenant(struct tenant *tenant, const struct seat_plan *plan, int
 static void play(const struct plan *plan, double seconds) {
     tenants = calloc(MOST_TENANTS, sizeof *tenants);
     num_tenants = plan->seats[1].run ? 2 : 1;
-    now = device_now = turn_ends = S; // not 0, which means never
+    now = device_now = turn_ends = switched = S; // not 0, which means never
     turn = 0;
     memset(&board, 0, sizeof board);
     for (int at = 0; at < num_tenants; at++)
