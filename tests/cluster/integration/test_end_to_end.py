@@ -7,10 +7,12 @@ import signal
 
 import pytest
 
-from strata.cluster.api.kinds import COMPUTE_NODE, EVENT, JOB, LEASE, POD, annotations_of, meta
+from strata.cli.main import run
+from strata.cluster.api.kinds import COMPUTE_NODE, EVENT, JOB, LEASE, NODE, POD, annotations_of, meta
 from strata.cluster.api.kinds import MUTATING_WEBHOOK as MUTATING
 from strata.cluster.api.placement_annotation import PLACEMENT, decode
 from strata.fleet import slices
+from strata.fleet.schema import load_fleet
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3
 from tests.cluster.integration.strata_on_kubernetes import SYSTEM, Strata
@@ -119,6 +121,25 @@ def test_a_job_lands_on_nvidia_while_there_is_room_and_then_on_ascend_with_all_i
     assert len(seen) == 4, "each pod has two devices of its own"
     status = three.claim(namespace, "second")["status"]
     assert "2x" in status["conditions"][0]["message"] or "2 " in status["conditions"][0]["message"]
+
+
+def test_what_is_there_is_a_fleet_that_says_what_is_free(three, plane, namespace, nodes, tmp_path, capsys):
+    three.submit(namespace, objects.job("train", devices=5, accelerator=A100))
+    three.pods(namespace, "train")
+    nodes.add(
+        "bare", allocatable={"nvidia.com/gpu": 4}, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    )
+    wrong = {"metadata": {"labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}}}
+    three.api.patch(NODE, "n2", body=wrong)
+    assert run(["fleet", "discover", "--kube", "test", "--kubeconfig", str(plane.kubeconfig())]) == 0
+    out, error = capsys.readouterr()
+    (tmp_path / "fleet.yaml").write_text(out)
+    counts = {
+        domain.accelerator.name: (domain.num_devices, domain.num_free_devices)
+        for domain in load_fleet(tmp_path / "fleet.yaml").domains
+    }
+    assert counts == {A100: (16, 11), B3: (8, 8), "H100-SXM5-80GB": (4, 4)}
+    assert "n2: label nvidia.com/gpu.product says A100-SXM4-40GB, the agent A100-SXM4-80GB" in error
 
 
 def test_a_gang_that_fits_nowhere_stays_suspended_with_reasons_on_every_node(three, namespace):
