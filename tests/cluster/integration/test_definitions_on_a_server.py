@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from strata.cluster.agent.publish import AGAIN_S, Publisher
+from strata.cluster.agent.publish import Publisher
+from strata.cluster.api.actions import Apply, Ref
+from strata.cluster.api.applier import Applier
 from strata.cluster.api.crd.compute_claim import claim_of, claim_status
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds, profiles
 from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
+from strata.cluster.api.older_definitions import AGAIN_S
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Probe
@@ -136,23 +139,47 @@ def test_an_agent_newer_than_the_definitions_publishes_what_they_take_and_says_t
         publisher(fingerprint)
     part = api.get(COMPUTE_NODE, "n8")
     assert fingerprint_of(part).devices == node("n8").fingerprint.devices
-    note = "the API server's ComputeNode lacks status.devices.probe, status.ports: apply the definitions"
-    assert [message for message in caplog.messages if note in message] == caplog.messages[:1]
-    assert note in part["status"]["notes"][-1]
+    lacks = "lacks status.devices.probe, status.ports"
+    assert [message for message in caplog.messages if lacks in message] == caplog.messages[:1]
+    assert lacks in part["status"]["notes"][-1]
 
     for crd in crds():
         api.apply(CRD, crd)
     until(lambda: "ports" in fields_of(api), lambda: "the newer schema")
     now_s = AGAIN_S
     publisher(fingerprint)
+    publisher(fingerprint)
     assert fingerprint_of(api.get(COMPUTE_NODE, "n8")) == fingerprint
 
 
-def fields_of(api):
+def test_a_controller_newer_than_the_definitions_writes_what_they_take_of_a_claim(api, caplog):
+    older = copy.deepcopy(next(dict(crd) for crd in crds() if crd["spec"]["names"]["kind"] == "ComputeClaim"))
+    properties = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    del properties["status"]["properties"]["decision"]
+    api.apply(CRD, older)
+    until(lambda: _is_served(api, COMPUTE_CLAIM), lambda: "our kinds")
+    until(lambda: "decision" not in fields_of(api, COMPUTE_CLAIM), lambda: "the older schema")
+    decision = decide(cluster(node("n1")), claim(9), PROFILES)
+    status = claim_status(decision, None, now=NOW, generation=1)
+    ref = Ref(COMPUTE_CLAIM, "job-train", "default")
+    applier = Applier(api, clock=lambda: 0.0, new_id=lambda: "x", instance="test")
+    actions = (Apply(ref, {"spec": {"devices": 9}}), Apply(ref, {"status": status}, "status"))
+    assert applier.do(actions) == ()
+    assert applier.do(actions) == ()
+    written = api.get(COMPUTE_CLAIM, "job-train", "default")["status"]
+    assert written["conditions"][0]["reason"] == "GangFitsNowhere"
+    assert "decision" not in written
+    assert [message for message in caplog.messages if "lacks status.decision" in message] == caplog.messages[:1]
+    for crd in crds():
+        api.apply(CRD, crd)
+    until(lambda: "decision" in fields_of(api, COMPUTE_CLAIM), lambda: "the newer schema")
+
+
+def fields_of(api, kind=COMPUTE_NODE):
     try:
-        return api.schema(COMPUTE_NODE)["properties"]["status"]["properties"]
+        return api.schema(kind)["properties"]["status"]["properties"]
     except ApiFailed:  # it is published a moment after the kind is served
-        return {"ports": None}
+        return {"ports": None, "decision": None}
 
 
 DEVICE = ("status", "devices", 1)

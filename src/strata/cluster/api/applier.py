@@ -15,6 +15,7 @@ from strata.cluster.api.actions import Action, Apply, Event, Evict, Patch, Ref
 from strata.cluster.api.client import Api
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import EVENT, moment
+from strata.cluster.api.older_definitions import FittingApply
 
 SAME_S: Final = 600.0
 """Events about one object for one reason are counted as one while the last is not older."""
@@ -65,6 +66,9 @@ class Applier:
     _tokens: float = EVENTS_AT_ONCE
     _filled_s: float = float("inf")
 
+    def __post_init__(self) -> None:
+        self._apply = FittingApply(self.api)
+
     def do(self, actions: Iterable[Action]) -> tuple[Failure, ...]:
         """Do actions in order and return those that were not done."""
         failures: dict[Ref, Failure] = {}
@@ -98,7 +102,7 @@ class Applier:
                 resource_version=action.resource_version,
             )
         elif isinstance(action, Apply):
-            self.api.apply(ref.kind, _whole(action), subresource=action.subresource)
+            self._apply(ref.kind, _whole(action), subresource=action.subresource)
         elif isinstance(action, Event):
             self._send_event(action)
         elif isinstance(action, Evict):

@@ -101,10 +101,7 @@ def as_created(new: Objects) -> Objects:
 
 def _claim(kind: ObjectKind, obj: Object, objects: Objects) -> Claim:
     if kind != kinds.POD:
-        return job_claim(
-            read_job(obj),
-            {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]},
-        )
+        return job_claim(read_job(obj), _claims(objects))
     return claim_of_gated(obj) if WAITING in annotations_of(obj) else claim_of_pod(obj)
 
 
@@ -119,8 +116,7 @@ def _placed(placement: Placement) -> Mapping[str, Any]:
 def _claim_object(objects: Objects, subject: str) -> Object | None:
     """Return the ComputeClaim of a job; its name is made of the job's kind and name."""
     kind, namespace, name = (*subject.split("/", 2), "", "")[:3]
-    key = f"{namespace}/{kind}-{name}".lower()
-    return _claims(objects).get(key)
+    return _claims(objects).get(f"{namespace}/{kind}-{name}".lower())
 
 
 def _claims(objects: Objects) -> dict[str, Object]:
