@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from strata.reasons import REASONS
+from strata.tables import printable
 
 Choice = TypeVar("Choice")
 
@@ -46,8 +47,9 @@ class Reason:
         assert self.token in REASONS, f"reason token {self.token!r} has no entry in REASONS"
 
     def __str__(self) -> str:
-        sentence = REASONS[self.token].sentence.format(**self.data)
-        return f"{self.subject}: {sentence}" if self.subject else sentence
+        # What agents, labels and annotations say stands in it, and it is read in terminals.
+        sentence = printable(REASONS[self.token].sentence.format(**self.data))
+        return f"{printable(self.subject)}: {sentence}" if self.subject else sentence
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""

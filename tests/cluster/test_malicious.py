@@ -16,7 +16,9 @@ from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.api.annotations import KEYS as ASKED
 from strata.cluster.api.annotations import OTHERS, PREFIX
 from strata.cluster.api.crd.compute_claim import claim_of
+from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.kinds import annotations_of
+from strata.cluster.controller.healing import HealingView, heal
 from tests.cluster import objects
 from tests.cluster.admission.builders import apply, patch_of, review
 from tests.cluster.builders import A100, PROFILES
@@ -127,6 +129,23 @@ def test_a_terminal_shows_no_control_character_of_an_annotation(key, evil, tmp_p
     shown = "".join(capsys.readouterr())
     assert code in (0, 2, 3)
     assert not any(letter in shown for letter in ("\x1b]", "\x07", "\u202e", "\nLD_PRELOAD"))
+
+
+@pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL)
+def test_what_an_agent_calls_a_fault_or_a_device_is_text_in_events_and_conditions(evil: str) -> None:
+    node = objects.devices("n1")
+    for number, device in enumerate(node["status"]["devices"]):
+        device |= {"faults": [evil[:253]], "health": 0.0, "uuid": f"{evil[:200]}{number}"}
+    compute_nodes, prints = {"n1": node}, {"n1": fingerprint_of(node)}
+    healing = heal(HealingView({"n1": objects.node("n1")}, compute_nodes, prints, {"n1": 0.0}), {}, 1.0)
+    assert any(isinstance(action, Event) for action in healing.actions)
+    for action in healing.actions:
+        if isinstance(action, Event):
+            assert is_harmless(action.message)
+        elif isinstance(action, Apply):
+            assert all(is_harmless(text) for _, text in strings(action.body))
+        elif isinstance(action, Patch) and "spec" in action.body:
+            assert all(is_harmless(text) for _, text in strings(action.body["spec"]))
 
 
 def test_no_pod_joins_a_gang_of_another_namespace() -> None:
