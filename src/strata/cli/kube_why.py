@@ -9,6 +9,7 @@ import click
 
 from strata.cli.kube_source import look, source_options
 from strata.cli.output import emit, output_option
+from strata.names import first_of
 from strata.tables import Line, Shown
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _show(explanation: Answer) -> Shown:
         yield Line(f"{token}, {count} {'node' if count == 1 else 'nodes'}", style="bold")
         for message, nodes in messages.items():
             yield Line(message, indent="  ", hang="    ")
-            yield Line(_names(nodes), indent="    ")
+            yield Line(first_of(nodes, _MOST_NAMES), indent="    ")
     if omitted := data["nodes_omitted"]:
         yield f"{omitted} more nodes, of which the claim has no room to tell"
 
@@ -136,9 +137,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return "+".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _names(nodes: Sequence[str]) -> str:
-    more = len(nodes) - _MOST_NAMES
-    shown = ", ".join(nodes[:_MOST_NAMES])
-    return f"{shown} and {more} more" if more > 0 else shown

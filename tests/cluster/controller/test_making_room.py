@@ -13,7 +13,7 @@ from strata.cluster.api.annotations import PREEMPTIBLE
 from strata.cluster.api.applier import Failure
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.controller.controller import CyclePolicy
-from strata.cluster.controller.making_room import AGAIN_S, HOLD_S, MOVE_S
+from strata.cluster.controller.making_room import AGAIN_S, HOLD_S, LOOK_S, MOVE_S
 from strata.errors import StrataError
 from tests.cluster import objects
 from tests.cluster.builders import A100
@@ -85,6 +85,8 @@ def test_who_may_not_be_moved_is_not_proposed(third: dict[str, Any]) -> None:
     assert "Job/default/half move" in reasons(cluster)["room-by-moving"]
     cluster.controller.saved_s = fails
     cluster.step(after_s=60.0)
+    assert "Job/default/half move" in reasons(cluster)["room-by-moving"], "what was seen holds for a while"
+    cluster.step(after_s=LOOK_S)
     assert "room-by-moving" not in reasons(cluster)
 
 

@@ -23,6 +23,7 @@ from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Reason
 from strata.errors import StrataError
+from strata.names import first_of
 
 CHECKPOINT_DIR: Final = PREFIX + "checkpoint-dir"
 """Annotation of a job: the folder it saves to, by the path its pods and the controller know it under."""
@@ -32,7 +33,8 @@ HOLD_S: Final = 600.0
 """How long room is held for who it is made for; then those who left may have it again."""
 AGAIN_S: Final = 3600.0
 """Until a gang that was moved may be moved again: where the room went to others, moving it anew helps nobody."""
-_MOST_NAMED: Final = 4
+LOOK_S: Final = 300.0
+"""How old may be what is known of a folder's checkpoints: looking may walk through thousands of files."""
 
 Holds = Mapping[str, Mapping[str, frozenset[int]]]
 """Places of the devices that gangs hold, by gang and node, as the kubelet gave them."""
@@ -53,6 +55,7 @@ class Rooms:
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
         self._moved_s: dict[str, float] = {}
+        self._saved: dict[str, tuple[float | None, float]] = {}
 
     def expire(self, waiting: Collection[str], now_s: float) -> bool:
         """Forget rooms whose gangs wait no longer, or waited too long; return whether there were any."""
@@ -60,6 +63,7 @@ class Rooms:
         rooms = self._rooms.items()
         self._rooms = {gang: room for gang, room in rooms if gang in waiting and now_s < room.until_s}
         self._moved_s = {gang: at_s for gang, at_s in self._moved_s.items() if now_s < at_s + AGAIN_S}
+        self._saved = {folder: seen for folder, seen in self._saved.items() if now_s < seen[1] + LOOK_S}
         return len(self._rooms) < before
 
     def ordered(self, queue: Sequence[PendingWorkload]) -> list[PendingWorkload]:
@@ -90,7 +94,13 @@ class Rooms:
         """
         if self._rooms or not any(may_move(job) for job in snapshot.jobs.values()):
             return None
-        movable = _movable(snapshot, claim.priority, holds(), saved_s, now_s)
+
+        def known(folder: str) -> float | None:
+            if folder not in self._saved:
+                self._saved[folder] = saved_s(folder), now_s
+            return self._saved[folder][0]
+
+        movable = _movable(snapshot, claim.priority, holds(), known, now_s)
         rested = [each for each in movable if each.gang not in self._moved_s]
         return propose(index, claim, snapshot.profiles, rested)
 
@@ -124,9 +134,8 @@ def _movable(
 ) -> Iterator[Movable]:
     for gang, job in sorted(snapshot.jobs.items(), key=lambda item: (item[1].since, item[0])):
         placement = snapshot.placements.get(gang)
-        if placement is None or not may_move(job) or gang in snapshot.assumed:
-            continue
-        if not _is_held(placement, holds.get(gang, {})):
+        is_settled = may_move(job) and gang not in snapshot.assumed
+        if placement is None or not is_settled or not _is_held(placement, holds.get(gang, {})):
             continue
         try:
             claim, written_s = job_claim(job, snapshot.claims), saved_s(job.annotations[CHECKPOINT_DIR])
@@ -140,18 +149,15 @@ def _movable(
 
 def _is_held(placement: Placement, held: Mapping[str, frozenset[int]]) -> bool:
     """Return whether a gang has whole devices, and those that it was sent to."""
-    devices: dict[str, frozenset[int]] = {}
-    for pod in placement.pods:
-        devices[pod.node] = devices.get(pod.node, frozenset()) | frozenset(pod.devices)
+    places = [(pod.node, device) for pod in placement.pods for device in pod.devices]
+    devices = {at: frozenset(device for node, device in places if node == at) for at in placement.nodes}
     return devices == held and all(pod.memory_bytes is None for pod in placement.pods)
 
 
 def room_by_moving(subject: str, proposal: Proposal) -> Reason:
     """Return the reason that tells a proposal."""
-    gangs = [movable.gang for movable, _ in proposal.moves]
-    more = f" and {len(gangs) - _MOST_NAMED} more" if len(gangs) > _MOST_NAMED else ""
     data = {
-        "gangs": ", ".join(gangs[:_MOST_NAMED]) + more,
+        "gangs": first_of([movable.gang for movable, _ in proposal.moves], 4),
         "nodes": len(proposal.placement.nodes),
         "model": proposal.placement.model,
         "cost": proposal.cost_device_s,

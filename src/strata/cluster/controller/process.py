@@ -23,6 +23,7 @@ from strata.cluster.api.lease import Elector, LeaseCandidate
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
+from strata.cluster.controller.checkpoint import CheckpointSearch
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
 from strata.cluster.controller.controller import CyclePolicy
 from strata.cluster.controller.healing import Drain, HealingPolicy
@@ -72,14 +73,8 @@ def run(
     def applier(of: Api) -> Applier:
         return Applier(of, clock=time.time, new_id=lambda: uuid.uuid4().hex[:12], instance=me)
 
-    def checkpoint_of(folder: str) -> str:
-        if checkpoints is None:
-            return ""
-        return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
-
-    def saved_s(folder: str) -> float | None:
-        newest = newest_complete(checkpoints, folder, now_s=time.time()).newest if checkpoints else None
-        return newest.written_s if newest else None
+    def search(folder: str) -> CheckpointSearch:
+        return newest_complete(checkpoints, folder, now_s=time.time()) if checkpoints else CheckpointSearch(None)
 
     elector = Elector(clients.lease, LeaseCandidate(LEASE, namespace, me), lambda leads: None, rng=rng)
     clock = steady_clock()
@@ -92,8 +87,8 @@ def run(
         is_leader=lambda: elector.is_leader,
         policy=HealingPolicy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
-        checkpoint_of=checkpoint_of,
-        saved_s=saved_s,
+        checkpoint_of=lambda folder: path_of(folder, search(folder)),
+        saved_s=lambda folder: newest.written_s if (newest := search(folder).newest) else None,
         cycle_policy=CyclePolicy(does_make_room=defragment),
         admission_checks=AdmissionChecks() if kueue else None,
         clock=clock,

@@ -24,6 +24,7 @@ from strata.fleet.discovery.fleet_file import Card, FoundDomain, Told, card_call
 from strata.fleet.discovery.observation import FITS
 from strata.fleet.rdma import send_bytes_per_s
 from strata.fleet.vendor_resources import vendor_of
+from strata.names import first_of
 
 PRODUCT_LABELS: Final = (
     "nvidia.com/gpu.product", "amd.com/gpu.product-name", "accelerator-type", "node.kubernetes.io/npu.chip.name",
@@ -32,7 +33,6 @@ PRODUCT_LABELS: Final = (
 """Node labels that name the card: of the vendors' feature discovery, then of one cloud."""
 _MEMORY_MIB: Final = "nvidia.com/gpu.memory"
 _AGENT: Final = "our agent"
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def domains_of_kube(
         contradictions = doubts.get(f"{place}/{resource}/{model}", {})
         card = slowest([devices.card for devices in held])
         keys = dict(_keys(place, resource, held, card))
-        messages = tuple(f"{_names(names)}: {doubt}" for doubt, names in contradictions.items())
+        messages = tuple(f"{first_of(names, 3)}: {doubt}" for doubt, names in contradictions.items())
         made.append(FoundDomain(title, card, keys, note=note, doubts=messages))
     return made
 
@@ -182,17 +182,11 @@ def _doubts(
     mib, has_mib = str(labels.get(_MEMORY_MIB) or ""), devices[0].memory_bytes / 2**20
     if vendor == "NVIDIA" and mib.isdecimal() and has_mib > 0 and not FITS[0] <= int(mib) / has_mib <= FITS[1]:
         yield f"label {_MEMORY_MIB} says {mib} MiB, the agent {has_mib:.0f} MiB; {believed}"
+    counts = f"{resource} counts {capacity} devices, the agent {len(devices)}"
     if len(devices) > capacity:
-        why = "pods get no more"
-        yield f"{resource} counts {capacity} devices, the agent {len(devices)}; the resource is believed: {why}"
+        yield f"{counts}; the resource is believed: pods get no more"
     elif len(devices) < capacity:
-        why = "a resource may count shares"
-        yield f"{resource} counts {capacity} devices, the agent {len(devices)}; the agent is believed: {why}"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+        yield f"{counts}; the agent is believed: a resource may count shares"
 
 
 def _card(labels: Mapping[str, Any], vendor: str) -> Card:
