@@ -33,7 +33,8 @@ REFUSED: Final[Meanings] = {
         "Hints are looked up in one table; scx_layered refuses them beside other conditions or in two layers.",
         "Give each hint its own block, in one layer."),
     "cpus-range-wrong": Meaning("{why}",
-        "scx_layered refuses the layer's number of CPUs, partly only after it has started.",
+        "scx_layered refuses the layer's number of CPUs, partly only after it has started, or panics as it runs. "
+        "Shares the wrong way round that come to one number of CPUs it takes.",
         "Give cpus_range [least, most] or cpus_range_frac, shares from 0 to 1, but not both."),
     "util-range-wrong": Meaning("{why}",
         "The range of utilisation decides when a layer grows and shrinks; scx_layered refuses it.",
