@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any, Final, Literal
 
 from strata.host.threads.classify import Classified
-from strata.host.threads.snapshot import Thread
 
 Verdict = Literal["helped", "no-effect", "worse", "not-needed"]
 
@@ -44,7 +43,7 @@ class Effect:
 def counters_of(threads: Sequence[Classified]) -> Counters:
     """Return what the critical threads of the job ran and waited until now; none where it is not counted."""
     return {
-        thread.thread.key: (_seconds(thread.thread)[0], _seconds(thread.thread)[1])
+        thread.thread.key: (thread.thread.run_s or 0.0, thread.thread.wait_s)
         for thread in threads
         if thread.layer == "critical" and not thread.is_other_job and thread.thread.wait_s is not None
     }
@@ -82,7 +81,3 @@ def judge(before: Sequence[float], after: Sequence[float]) -> Effect:
     floor = max(floor, noise_floor(after)) if len(after) > 1 else floor
     verdict: Verdict = "helped" if was - now > floor else "worse" if now - was > floor else "no-effect"
     return Effect(verdict, was, now, floor)
-
-
-def _seconds(thread: Thread) -> tuple[float, float]:
-    return thread.run_s or 0.0, thread.wait_s or 0.0

@@ -101,10 +101,8 @@ def holders_in(text: str) -> dict[int, Counter[str]]:
 
 def holding_of(data: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
     """Read who held the interpreter, by thread. Raises KeyError, TypeError, ValueError."""
-    return {
-        int(thread["tid"]): {str(place): int(count) for place, count in thread["places"].items()}
-        for thread in data
-    }
+    places = {int(thread["tid"]): thread["places"] for thread in data}
+    return {tid: {str(place): int(count) for place, count in each.items()} for tid, each in places.items()}
 
 
 @contextmanager
