@@ -106,8 +106,7 @@ def test_by_policy_they_move_and_who_waited_goes_first() -> None:
 def test_while_room_is_made_nobody_else_takes_it_and_it_is_given_up_in_time() -> None:
     """The mover's pod is slow to end: its devices come free one step after others might have had them."""
     cluster = half_full(does_make_room=True)
-    template = cluster.job("third")["spec"]["template"]["metadata"]["annotations"]
-    pod = objects.pod("third-0", on="n2", resource="nvidia.com/gpu", count=3, annotations=template)
+    pod = objects.pod("third-0", on="n2", resource="nvidia.com/gpu", count=3, annotations=way(cluster))
     cluster.put(kinds.POD, pod)
     whole(cluster)
     cluster.step()
@@ -158,6 +157,33 @@ def test_room_is_not_held_where_who_should_leave_has_changed_meanwhile() -> None
     cluster.put(kinds.JOB, objects.job("small", devices=5, accelerator=A100, priority=9))
     cluster.step()
     assert cluster.nodes("small") == ("n2",)
+
+
+@pytest.mark.parametrize("is_making", [False, True], ids=["proposed", "made"])
+@pytest.mark.parametrize("change", ["shrinks", "vanishes"])
+def test_a_node_that_loses_devices_or_goes_while_room_is_looked_for_ends_nothing(
+    change: str, is_making: bool
+) -> None:
+    cluster = half_full(does_make_room=True)
+    if is_making:
+        pod = objects.pod("third-0", on="n2", resource="nvidia.com/gpu", count=3, annotations=way(cluster))
+        cluster.put(kinds.POD, pod)
+        whole(cluster)
+        cluster.step()
+        assert suspended(cluster) == ["third"]
+    if change == "shrinks":
+        for name in ("n1", "n2"):
+            cluster.put(kinds.COMPUTE_NODE, objects.devices(name, count=1))
+    else:
+        cluster.cache.changed(kinds.NODE, cluster.objects["Node", "n2"], is_gone=True)
+    whole(cluster)
+    cluster.step(after_s=60.0)
+    assert cluster.nodes("whole") == ()
+
+
+def way(cluster: Cluster) -> dict[str, str]:
+    annotations: dict[str, str] = cluster.job("third")["spec"]["template"]["metadata"]["annotations"]
+    return annotations
 
 
 def test_a_word_that_is_neither_is_refused_when_the_job_is_created() -> None:

@@ -19,7 +19,7 @@ from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.controller.pending import PendingWorkload
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.defragment import Movable, Proposal, propose
-from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.index import Index, has_devices
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Reason
 from strata.errors import StrataError
@@ -73,10 +73,9 @@ class Rooms:
         return sorted(staying, key=lambda workload: workload.gang not in self._rooms)
 
     def held(self, gang: str, index: Index) -> Index:
-        """Return the index in which nobody else has a gang's room; as it is where one of the nodes has gone."""
+        """Return the index in which nobody else has a gang's room; as it is where some of its devices are gone."""
         room = self._rooms.get(gang)
-        is_there = room is not None and index.node_number.keys() >= set(room.placement.nodes)
-        return index.placed(room.placement) if room is not None and is_there else index
+        return index.placed(room.placement) if room and has_devices(index, room.placement) else index
 
     def proposed(
         self,
@@ -102,7 +101,8 @@ class Rooms:
 
         movable = _movable(snapshot, claim.priority, holds(), known, now_s)
         rested = [each for each in movable if each.gang not in self._moved_s]
-        return propose(index, claim, snapshot.profiles, rested)
+        here = [each for each in rested if has_devices(index, each.placement)]
+        return propose(index, claim, snapshot.profiles, here)
 
     def make(self, snapshot: ClusterSnapshot, gang: str, proposal: Proposal, now_s: float) -> Iterator[Action]:
         """Hold a proposal's room from now on, and yield what suspends who moves, as long as they are as seen."""

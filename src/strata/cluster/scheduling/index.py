@@ -239,6 +239,15 @@ def has_room(index: Index, placement: Placement) -> bool:
     return True
 
 
+def has_devices(index: Index, placement: Placement) -> bool:
+    """Return whether all nodes of a placement are there, with as many devices as it names, free or not."""
+    numbers = [(index.node_number.get(pod.node), pod.devices) for pod in placement.pods]
+    return all(
+        number is not None and max(devices, default=-1) < len(index.nodes[number].fingerprint.devices)
+        for number, devices in numbers
+    )
+
+
 def released(index: Index, placement: Placement) -> list[NodeState]:
     """Return the nodes of a placement with its devices given back."""
     return _changed(index, placement, sign=1)
