@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strata.host.record import snapshot
 from strata.host.record.census import CensusTaker
@@ -13,6 +13,9 @@ from strata.host.record.interpreter_holders import InterpreterHolders, interpret
 from strata.host.record.sleep_sampler import SleepSampler
 from strata.host.record.trace_numbers import TraceNumbers, trace_numbers
 from strata.host.record.work import RecordedCommand, Witness
+
+MOST_AGAIN: Final = 32
+"""Threads of the job whose numbers are asked for again at each sample: 20 us each."""
 
 
 class ProcessLooks(Witness):
@@ -28,13 +31,13 @@ class ProcessLooks(Witness):
     ) -> None:
         self._work, self._holders, self._numbers, self._is_known = work, holders, numbers, is_known
         self._seen: dict[str, Any] = {}
+        self._threads: list[tuple[int, int]] = []
         self._taker, self._sampler = CensusTaker(), SleepSampler()
         self.tell = numbers.tell if numbers is not None else None
 
     def begun(self) -> None:
         """Look who is there as it begins."""
-        self._taker.look()
-        self._ask(self._taker.threads_in(None))
+        self._look_around()
         self._sampler.follow(self._taker.threads_of(self._work.root_pid))
 
     def look(self) -> None:
@@ -42,8 +45,7 @@ class ProcessLooks(Witness):
         pid = self._work.root_pid
         if not self._seen:
             self._seen = snapshot.take(pid=pid)
-        self._taker.look()
-        self._ask(self._taker.threads_in(None))
+        self._look_around()
         threads = self._taker.threads_of(pid, critical=self._seen["critical"])
         self._sampler.follow(threads)
         self._holders.follow(dict.fromkeys(process for process, _ in threads))
@@ -51,7 +53,8 @@ class ProcessLooks(Witness):
     def sample(self) -> None:
         """Look where threads sleep."""
         self._sampler.sample()
-        self._ask(self._taker.threads_in(self._work.root_pid))
+        if self._numbers is not None:
+            self._numbers.look(self._threads)
 
     def ended(self) -> None:
         """Look no more."""
@@ -79,9 +82,13 @@ class ProcessLooks(Witness):
             "numbers": {number: here for here, number in known.items()},
         }
 
-    def _ask(self, threads: list[tuple[int, int]]) -> None:
+    def _look_around(self) -> None:
+        self._taker.look()
         if self._numbers is not None:
-            self._numbers.look(threads)
+            self._numbers.look(self._taker.threads_in(None))
+            job = self._taker.threads_in(self._work.root_pid)
+            # Those that ran just now, and those that ended meanwhile, of which there may be many.
+            self._threads = [thread for thread in job if thread[1] not in self._numbers.known][-MOST_AGAIN:]
 
 
 @contextmanager
