@@ -15,6 +15,7 @@ from strata.cluster.api.kinds import ObjectKind, meta
 from strata.cluster.api.watch import Listed, WatchEvent
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
+from strata.cluster.controller.controller import CyclePolicy
 from strata.cluster.controller.healing import HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
@@ -27,7 +28,8 @@ KINDS = (kinds.JOB, kinds.JOB_SET)
 
 
 def job(kind: ObjectKind, name: str, pods: int, devices: int) -> Any:
-    made = objects.job(name, pods=pods, devices=devices, accelerator=A100)
+    may_move = {"preemptible": "true", "checkpoint_dir": f"/{name}"}
+    made = objects.job(name, pods=pods, devices=devices, accelerator=A100, **may_move)
     if kind == kinds.JOB:
         return made
     spec = {"suspend": True, "replicatedJobs": [{"name": "w", "template": {"spec": made["spec"]}}]}
@@ -95,9 +97,13 @@ class BusyLock:
 
 
 class World:
-    """Two nodes of eight devices, and a controller that may be replaced by one that has just listed everything."""
+    """Two nodes of eight devices, and a controller that may be replaced by one that has just listed everything.
 
-    def __init__(self) -> None:
+    does_make_room: it moves jobs for others.
+    """
+
+    def __init__(self, *, does_make_room: bool = False) -> None:
+        self.cycle_policy = CyclePolicy(does_make_room=does_make_room)
         self.server, self.now_s = Server(), 1_800_000_000.0
         for name in ("n1", "n2"):
             self.server.put(kinds.NODE, objects.node(name))
@@ -119,6 +125,8 @@ class World:
             is_leader=lambda: True,
             policy=HealingPolicy(),
             window=Window(),
+            saved_s=lambda folder: 0.0,
+            cycle_policy=self.cycle_policy,
             clock=lambda: self.now_s,
         )
         for kind in (kinds.NODE, kinds.COMPUTE_NODE, kinds.COMPUTE_CLAIM, *KINDS):

@@ -33,7 +33,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("end"), NAMES),
     st.tuples(st.just("delete"), NAMES),
     st.tuples(st.just("trouble"), st.lists(st.sampled_from(["", "refused", "lost"]), max_size=4).map(tuple)),
-    st.tuples(st.just("wait"), st.just(0.5)),
+    st.tuples(st.just("wait"), st.sampled_from([0.5, 31.0, 601.0])),
     st.tuples(st.just("take over")),
 )
 
@@ -42,11 +42,21 @@ LATE = [("submit", "a", 1, 2), ("deliver", kinds.JOB, 1), ("turn",), ("submit", 
 LATE += [("deliver", kinds.JOB_SET, 1), ("turn",)]
 
 
-@example(LATE)
-@example([LATE[0], LATE[1], ("trouble", ("lost",)), *LATE[2:]])
-@given(st.lists(EVENTS, min_size=5, max_size=40))
-def test_whatever_is_late_lost_or_refused_no_device_is_given_twice(events: list[tuple[Any, ...]]) -> None:
-    world = World()
+SCATTERED: list[tuple[Any, ...]] = []
+for name, pods, devices in (("a", 1, 4), ("b", 1, 4), ("c", 1, 4)):
+    SCATTERED += [("submit", name, pods, devices), ("deliver", kinds.JOB, 1), ("turn",), ("deliver", kinds.JOB, 6)]
+SCATTERED += [("end", "b"), ("deliver", kinds.JOB, 1), ("submit", "d", 1, 8), ("deliver", kinds.JOB_SET, 1)]
+SCATTERED += [("turn",), ("deliver", kinds.JOB, 6), ("turn",), ("deliver", kinds.JOB_SET, 6), ("turn",)]
+
+
+@example(events=LATE, does_make_room=False)
+@example(events=[LATE[0], LATE[1], ("trouble", ("lost",)), *LATE[2:]], does_make_room=False)
+@example(events=SCATTERED, does_make_room=True)
+@given(events=st.lists(EVENTS, min_size=5, max_size=40), does_make_room=st.booleans())
+def test_whatever_is_late_lost_or_refused_no_device_is_given_twice(
+    events: list[tuple[Any, ...]], does_make_room: bool
+) -> None:
+    world = World(does_make_room=does_make_room)
     server = world.server
     for what, *said in events:
         name = said[0] if said and isinstance(said[0], str) else ""
