@@ -55,7 +55,7 @@ def test_no_branch_that_is_left_unopened_could_be_better_than_what_is_proved(see
     space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
     looked, opened = Search(problem, Scales(), (), clock=lambda: 0.0, deadline=1.0, shards=space), set[int]()
     build = looked._open
-    looked._open = lambda code, *more: opened.add(code) or build(code, *more)
+    looked._open = lambda code, *more, **how: opened.add(code) or build(code, *more, **how)
     found = looked.run()
     left = [bound for bound, code in zip(looked.branches.bounds, looked.branches.codes, strict=True)
             if int(code) not in opened]  # fmt: skip

@@ -32,7 +32,7 @@ class Candidates:
         limits_s, built = np.array([limit_s]), [each for each in self.inners if each.hidden_s >= hides_s]
         able = self._left & (self._bounds.hidden_s >= hides_s)
         could = np.where(able, self._bounds.most_samples(limits_s)[:, 0], 0.0)
-        done = float(Built(built).most_samples(limits_s).max(initial=0.0))
+        done = Built(built).most_within(limit_s)
         if could.max(initial=0.0) > done:
             return int(could.argmax())
         first_s = np.where(able, self._bounds.first_s, np.inf)
@@ -51,8 +51,7 @@ class Candidates:
 
     def most(self, limit_s: float) -> float:
         """Return the most samples within a time limit."""
-        built = Built(self.inners).most_samples(np.array([limit_s])).max(initial=0.0)
-        return float(max(built, self.could(limit_s).max(initial=0.0)))
+        return max(Built(self.inners).most_within(limit_s), float(self.could(limit_s).max(initial=0.0)))
 
     @property
     def _open(self) -> ShapeBounds:

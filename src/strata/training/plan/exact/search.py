@@ -151,6 +151,7 @@ class Search:
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._chains: list[tuple[float, int, Chain]] = []
+        self._sharings: list[tuple[float, int]] = []
         self._unsplit, self._most_splits = np.inf, MOST_SPLITS
         self._refused: set[int] = set()
         self._serial = 0
@@ -183,7 +184,7 @@ class Search:
         self._explore(incumbent)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
-            proved, self._built, self._chains = self.result.bound, [], []
+            proved, self._built, self._chains, self._sharings = self.result.bound, [], [], []
             self._explore(
                 incumbent, pick=lambda rows: branches.local_steps(rows) == 1,
                 among=lambda item: item.plan.local_steps == 1,
@@ -237,11 +238,12 @@ class Search:
             floor = branches.floor(lots)
             plan = self._built[0][0] if self._built else np.inf
             chain = self._chains[0][0] if self._chains else np.inf
+            sharing = self._sharings[0][0] if self._sharings else np.inf
             best = min(self._best(among), incumbent)
             threshold = best - tolerance * abs(best) if np.isfinite(best) else best
             if floor < threshold and branches.looked >= most_lots:
                 self.result.stopped, floor = True, np.inf
-            least = min(branch, floor, plan, chain)
+            least = min(branch, floor, plan, chain, sharing)
             if least >= threshold or not np.isfinite(least):
                 break
             if self._is_late() or fitting >= most or opened >= REFUSED * most:
@@ -258,7 +260,7 @@ class Search:
                     first, is_closer = left[0], self._become_closer(int(left[0]))
                     if opened < DIVE or not is_closer:
                         before = self._serial
-                        self._open(int(branches.codes[first]), best, branch)
+                        self._open(int(branches.codes[first]), best, branch, is_first=True)
                         left, opened, fitting = left[1:], opened + 1, fitting + (self._serial > before)
                     if is_closer:  # not only the first has another bound now
                         left = self._in_order(left, pick, best)
@@ -268,9 +270,13 @@ class Search:
                 if self.branches.only_common and self.result.by_set:
                     self.result.stopped = True
                     break
-            else:  # only now: the better the best plan, the fewer splits are worth building
+            # Only now: the better the best plan, the fewer shapes and splits are worth building.
+            elif sharing < threshold:
+                bound, code = heapq.heappop(self._sharings)
+                self._share(code, threshold, bound)
+            else:
                 self._split(threshold)
-        self.result.bound = min(branch, floor, plan, chain, self._unsplit, self._best(among), incumbent)
+        self.result.bound = min(branch, floor, plan, chain, sharing, self._unsplit, self._best(among), incumbent)
 
     def _look(self, lots: Sequence[Lot], limit: float) -> Ints:
         before = len(self.branches.codes)
@@ -310,17 +316,10 @@ class Search:
                     return True
         return False
 
-    def _open(self, code: int, best: float = np.inf, bound: float = np.inf) -> None:
+    def _open(self, code: int, best: float = np.inf, bound: float = np.inf, *, is_first: bool = False) -> None:
         """Build what could be better than `best` of a branch whose bound is known."""
         if code < 0:
-            at = divmod(-1 - code, len(self.shards.groups))
-            try:  # all shapes of so many units take seconds to build; the bound over the fleet does not need them
-                plan = self.shards.build_within(
-                    *at, limit_s=best, is_thorough=not self.is_wide, check=self._check_time
-                )  # fmt: skip
-            except OutOfTime:
-                self._unsplit, plan = min(self._unsplit, bound), None
-            self._push([] if plan is None else [plan])
+            self._share(code, best, bound, is_first=is_first)
             return
         number, index = divmod(code, len(self.chains.masks))
         limit_s = best if self.problem.job.objective is Objective.TIME else np.inf
@@ -333,6 +332,23 @@ class Search:
             if chain.splits is not None:
                 self._serial += 1
                 heapq.heappush(self._chains, (self._least_score(chain, chain.bound_s), self._serial, chain))
+
+    def _share(self, code: int, best: float, bound: float, *, is_first: bool = False) -> None:
+        """Build a sharing; at first of the shapes that its bound is for, and all that a faster plan could use when
+        nothing else could be better than the best plan: then they are few."""
+        at = divmod(-1 - code, len(self.shards.groups))
+        # All shapes of very many units take seconds to build; the bound over the fleet does not need them.
+        is_first &= self.shards.is_time and not self.is_wide
+        try:
+            if is_first:
+                plan = self.shards.build_first(*at, limit_s=best, check=self._check_time)
+                heapq.heappush(self._sharings, (max(bound, self.shards.bound_s(*at)), code))
+            else:
+                is_thorough = not self.is_wide
+                plan = self.shards.build_within(*at, limit_s=best, is_thorough=is_thorough, check=self._check_time)
+        except OutOfTime:
+            self._unsplit, plan = min(self._unsplit, bound), None
+        self._push([] if plan is None else [plan])
 
     def _refuse(self, code: int, reason: Reason) -> None:
         self._refused.add(code)
@@ -419,7 +435,7 @@ class Search:
                 break
             row = int(np.flatnonzero(wanted)[least[wanted].argmin()])
             is_left[row], most_lots = False, branches.looked + ROW_LOTS
-            self._built, self._chains, self._unsplit = [], [], np.inf
+            self._built, self._chains, self._sharings, self._unsplit = [], [], [], np.inf
             best = so_far.by_set.get(names[row])
             self._explore(
                 best.score if best is not None else np.inf, lots=LOTS_OF.get(names[row][0], ("shared",)),

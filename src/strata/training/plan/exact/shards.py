@@ -28,7 +28,7 @@ from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.exact.tables import ShapeTables
-from strata.training.plan.exact.unit import Inner, Units, with_microbatches
+from strata.training.plan.exact.unit import Inner, Units, moved, with_microbatches
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
@@ -269,14 +269,15 @@ class ShardSpace:
         Returns the ways that it concerns and their new bounds [ways, groups]; None where it was done before.
         """
         common = self.ways[way].common
-        if self._is_time:
+        if self.is_time:
             is_new = self._build_best(way, group, check)
         else:
             is_new = self._tables.build_fastest(common, self._rows(group), check=check)
         return (self._ways_of[common], self._bounds(common)) if is_new else None
 
     @property
-    def _is_time(self) -> bool:
+    def is_time(self) -> bool:
+        """Whether the goal is time alone, which few shapes could serve."""
         return self.problem.job.objective is Objective.TIME and self.problem.job.pins.data is None
 
     def _build_best(self, way: int, group: int, check: Check = unlimited) -> bool:
@@ -296,43 +297,62 @@ class ShardSpace:
     def _tables(self) -> ShapeTables:
         return ShapeTables(self.problem, self._units, self.units)
 
+    def build_first(
+        self, way: int, group: int, *, limit_s: float, check: Check = unlimited
+    ) -> TrainingPlan | None:
+        """Return the plan of a sharing, of the shapes that its bound is for; of all where the goal is not time.
+
+        None where that is no better than a limit, or those are too large for the batch. Raises OutOfTime.
+        """
+        if not self.is_time:
+            return self.build(self.sharing(way, group))
+        while self._build_best(way, group, check):
+            if self.bound_s(way, group) >= limit_s:
+                return None
+        return self.build(self.sharing(way, group), all_shapes=False)
+
     def build_within(
         self, way: int, group: int, *, limit_s: float, is_thorough: bool = True, check: Check = unlimited
     ) -> TrainingPlan | None:
-        """Return the plan of a sharing, of the shapes that its bound is for; None where that is no better than a
-        limit.
+        """Return the plan of a sharing; None where it is no better than a limit.
 
         If it `is_thorough` of all shapes, too, that a faster plan than this could use. Raises OutOfTime.
         """
-        sharing = self.sharing(way, group)
-        if not self._is_time:
-            return self.build(sharing)
-        common, rows = sharing.way.common, self._rows(group)
-        while self._build_best(way, group, check):
-            if self._bound(way, group) >= limit_s:
-                return None
-        plan = self.build(sharing, all_shapes=False)
+        sharing, rows = self.sharing(way, group), self._rows(group)
+        plan = self.build_first(way, group, limit_s=limit_s, check=check)
+        if not self.is_time or self.bound_s(way, group) >= limit_s:
+            return plan
         if plan is None and not is_thorough:  # the batch is too small for what those work through at once
             return self.build(sharing)
         while is_thorough:
             taken_s = self.problem.model.reports([plan])[0].step_time_s if plan is not None else np.inf
             if not np.isfinite(min(limit_s, taken_s)):
                 return self.build(sharing)
-            if not self._tables.build_near(common, rows, limit_s=min(limit_s, taken_s)):
+            work_s = self._work_limit_s(way, group, min(limit_s, taken_s))
+            if not self._tables.build_near(sharing.way.common, rows, limit_s=work_s):
                 break
             plan = self.build(sharing, all_shapes=False)
         return plan
 
-    def _bound(self, way: int, group: int) -> float:
+    def _work_limit_s(self, way: int, group: int, limit_s: float) -> float:
+        """Return within which time units must do the batch for a step within a limit: what no shape can hide of
+        their gradient sum comes after it."""
+        common, factor, steps = self.ways[way]
+        exposed_s = self._sums_s(factor)[group] - self._tables.most_hidden_s(common, self._rows(group))
+        return float(limit_s - max(0.0, exposed_s) / steps) / eta(steps)
+
+    def bound_s(self, way: int, group: int) -> float:
+        """Return the bound on the step time of one sharing, as close as what was built makes it."""
         common, factor, steps = self.ways[way]
         table, sum_s = self._tables.of(common), self._sums_s(factor)[group : group + 1]
         work_s = table.least_s(self.member[group : group + 1])
         return float(table.step_s(work_s, sum_s, local_steps=steps)[0])
 
     def _inners(self, unit: Unit, common: CommonConfig, *, all_shapes: bool) -> list[Inner]:
+        """Return shapes of a unit, perhaps with the name of another one of its kind."""
         if all_shapes:
-            return self._units.inners(unit, common)
-        return self._tables.built(unit, int(self._tables.kind[self._position[unit]]), common)
+            return self._units.inners_of_kind(unit, common)
+        return self._tables.built(int(self._tables.kind[self._position[unit]]), common)
 
     @cached_property
     def _seconds_per_byte(self) -> Floats:
@@ -468,8 +488,15 @@ class ShardSpace:
     def _plan(self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]]) -> TrainingPlan:
         common = sharing.way.common
         longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
+        pipelines = []
+        for (inner, count), unit in zip(picked, sharing.units, strict=True):
+            pipeline, name = (
+                with_microbatches(inner.plan.pipelines[0], count),
+                self.problem.fleet.domains[unit[0]].name,
+            )
+            pipelines.append(pipeline if len(unit) > 1 else moved(pipeline, name))
         plan = TrainingPlan(
-            pipelines=tuple(with_microbatches(inner.plan.pipelines[0], count) for inner, count in picked),
+            pipelines=tuple(pipelines),
             microbatch_size=common.microbatch_size,
             schedule=longest.schedule,
             recompute=common.recompute,

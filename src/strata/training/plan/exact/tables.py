@@ -13,7 +13,7 @@ from strata.training.plan.exact.capacity import UnitCapacity
 from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
-from strata.training.plan.exact.unit import Built, Inner, Units, moved
+from strata.training.plan.exact.unit import Built, Inner, Units
 
 
 class ShapeTables:
@@ -83,9 +83,17 @@ class ShapeTables:
             most[row] = kind.most(limit_s)
         return is_new
 
+    def most_hidden_s(self, common: CommonConfig, rows: Sequence[int]) -> float:
+        """Return how much of a gradient sum units of these kinds hide at most: that of the least decides."""
+        hidden = [
+            Built(self.built(row, common)).hidden_s if (common, row) in self._split
+            else self.candidates(common, row).hidden_s
+            for row in rows
+        ]  # fmt: skip
+        return min(float(each.max(initial=0.0)) for each in hidden)
+
     def _most(self, common: CommonConfig, row: int, limit_s: float) -> float:
-        built = Built(self.shapes.inners_of_kind(self.kinds[row], common))
-        return float(built.most_samples(np.array([limit_s])).max(initial=0.0))
+        return Built(self.shapes.inners_of_kind(self.kinds[row], common)).most_within(limit_s)
 
     def build_fastest(self, common: CommonConfig, rows: Iterable[int], *, check: Check = unlimited) -> bool:
         """Build the fastest shapes of some kinds, and forget the others; False where that was done before."""
@@ -104,9 +112,8 @@ class ShapeTables:
             self._candidates[common, row] = Candidates(shapes.settings(unit, common), shapes.bounds(unit, common))
         return self._candidates[common, row]
 
-    def built(self, unit: Unit, row: int, common: CommonConfig) -> list[Inner]:
-        """Return the shapes of a unit of this kind that were built."""
+    def built(self, row: int, common: CommonConfig) -> list[Inner]:
+        """Return the shapes of units of this kind that were built."""
         if (common, row) in self._split:
-            return self.shapes.inners(unit, common)
-        inners, name = self.candidates(common, row).inners, self.problem.fleet.domains[unit[0]].name
-        return inners if len(unit) > 1 else [moved(inner, name) for inner in inners]
+            return self.shapes.inners_of_kind(self.kinds[row], common)
+        return self.candidates(common, row).inners

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -75,6 +76,15 @@ class Inner:
             samples = np.maximum(samples, np.minimum(few.most_samples(limits_s), microbatches * self.samples))
         return np.asarray(samples)
 
+    def most_within(self, limit_s: float) -> float:
+        """Return `most_samples` of one time limit: ten times as fast."""
+        left = limit_s - self.after_s
+        most = math.floor(min(self.room, (left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9))
+        for before, work in self.stages_s:
+            most = min(most, math.floor((left - before) / work + 1e-9))
+        samples = max(0, most) * self.samples
+        return max([samples, *(min(few.most_within(limit_s), most * self.samples) for most, few in self.few)])
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -97,6 +107,10 @@ class Built:
         """Samples a second in the best of them."""
         return max((inner.samples / inner.period_s for inner in self.inners), default=0.0)
 
+    def most_within(self, limit_s: float) -> float:
+        """Return a bound on the samples of the best of them within a time limit."""
+        return max((inner.most_within(limit_s) for inner in self.inners), default=0.0)
+
     def most_samples(self, limits_s: Floats) -> Floats:
         """Return a bound on the samples within each time limit [shapes, limits]."""
         most = [inner.most_samples(limits_s) for inner in self.inners]
@@ -109,21 +123,24 @@ class Units:
     def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
         """Consider the `fastest` shapes of a unit that fit."""
         self.problem, self.fastest, self.shapes = problem, fastest, Shapes(problem)
-        self._inners: dict[tuple[Unit, CommonConfig], list[Inner]] = {}
         self._like: dict[tuple[object, CommonConfig], list[Inner]] = {}
         self._of_setting: dict[tuple[object, ParallelConfig], list[Inner]] = {}
 
     def inners(self, unit: Unit, common: CommonConfig) -> list[Inner]:
-        """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
-        key = (unit, common)
-        if key not in self._inners:
-            like = self.inners_of_kind(unit, common)
-            name = self.problem.fleet.domains[unit[0]].name
-            self._inners[key] = like if len(unit) > 1 else [moved(inner, name) for inner in like]
-        return self._inners[key]
+        """Return `inners_of_kind` with the name of the unit's domain."""
+        like, name = self.inners_of_kind(unit, common), self.problem.fleet.domains[unit[0]].name
+        if len(unit) > 1:
+            return like
+        return [
+            replace(inner, plan=replace(inner.plan, pipelines=(moved(inner.plan.pipelines[0], name),)))
+            for inner in like
+        ]
 
     def inners_of_kind(self, unit: Unit, common: CommonConfig) -> list[Inner]:
-        """Return `inners` with the name of another unit of its kind, perhaps: their times are the same."""
+        """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model.
+
+        They may have the name of another unit of its kind: their times are the same.
+        """
         kind = (self.kind(unit), common)
         if kind not in self._like:
             self._like[kind] = list(self._ways(unit, common))
@@ -229,8 +246,6 @@ def with_microbatches(pipeline: Pipeline, microbatches: int) -> Pipeline:
     return replace(pipeline, microbatches=microbatches, stages=stages)
 
 
-def moved(inner: Inner, domain: str) -> Inner:
-    """Return the same shape in another domain of the same kind."""
-    pipeline = inner.plan.pipelines[0]
-    stages = tuple(replace(stage, domain=domain) for stage in pipeline.stages)
-    return replace(inner, plan=replace(inner.plan, pipelines=(replace(pipeline, stages=stages),)))
+def moved(pipeline: Pipeline, domain: str) -> Pipeline:
+    """Return the pipeline of one domain in another one of its kind."""
+    return replace(pipeline, stages=tuple(replace(stage, domain=domain) for stage in pipeline.stages))
