@@ -135,6 +135,7 @@ def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
         ("churn", ("churn.c", "driver.c"), ()),
         ("forks", ("forks.c", "driver.c"), ()),
         ("orphans", ("orphans.c", "driver.c"), ()),
+        ("together", ("together.c", "driver.c"), ()),
         ("doors", ("doors.c",), cuda),
         ("step", ("step.c", "driver.c"), ()),
         ("reopen", ("reopen.c",), ()),

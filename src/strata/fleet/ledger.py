@@ -22,7 +22,7 @@ MAGIC: Final = b"STRATAQL"
 VERSION: Final = 2
 SLOTS: Final = 1024
 ROWS: Final = 64
-SIZE: Final = 544_768
+SIZE: Final = 565_248
 NOTE_AT: Final = 1024
 
 _HEADER: Final = struct.Struct("<8s4I")

@@ -252,6 +252,22 @@ def test_forks_and_kills_at_random_never_pass_the_limit(accelerators, ledger, tm
     assert held_of(accelerators, ledger, limit=GIB) == 0, said
 
 
+@pytest.mark.real("cc")
+def test_a_child_that_is_killed_with_its_parent_gives_the_share_back_when_it_has_let_go_of_the_device(
+    accelerators, ledger, tmp_path
+):
+    """One may close the last copy of the device's descriptor, and the other that of the lock: 1536 of 1024 MiB."""
+    env = accelerators.environment(
+        ledger=ledger,
+        STRATA_MEMORY_LIMIT=str(GIB),
+        FAKE_STATE=str(tmp_path / "state"),
+        FAKE_DESCRIPTORS="1",
+    )
+    done = accelerators.run("together", "gpa:0", "1000", env=env, timeout_s=900)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "got 1000\n", "")
+    assert read_state(tmp_path / "state").peak[0] == 768 * MIB
+
+
 def test_no_descriptor_that_children_copy_is_locked(accelerators, ledger):
     # A sweep's lock would last as long as they, when its process is killed in the middle of it.
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))

@@ -189,6 +189,7 @@ static bool attach(struct attachment *attached) {
     if (!why) {
         keep_locked(locking);
         attached->descriptor = keep(file);
+        heirs_expect(attached);
     }
     if (why && locking >= 0)
         close(locking);

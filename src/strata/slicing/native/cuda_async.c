@@ -53,9 +53,8 @@ static bool is_beyond(int row) {
     return limit && ledger_used(row) > limit;
 }
 
-static void undo(const struct request *request, struct pool *pool) {
+static void free_again(const struct request *request) {
     ((int (*)(uint64_t, void *))request->real_free)(*request->pointer, request->stream);
-    give_back(request, pool);
 }
 
 static int ask_driver(const struct request *request, struct pool *pool, uint64_t reserved) {
@@ -64,7 +63,8 @@ static int ask_driver(const struct request *request, struct pool *pool, uint64_t
     if (pools_settle(pool, reserved) && result == 0 && is_beyond(pool->row)) {
         give_back(request, pool);
         if (is_beyond(pool->row)) {
-            undo(request, pool);
+            free_again(request);
+            give_back(request, pool);
             return CUDA_OUT_OF_MEMORY;
         }
     }
@@ -92,7 +92,7 @@ static bool from_chunks(const struct request *request, struct pool *pool, uint64
     }
     uint64_t most = chunks(request->bytes);
     bool has_room = ledger_try(pool->row, most);
-    if (has_room && kept && ledger_used(pool->row) + kept > ledger_limit(pool->row)) {
+    if (has_room && kept && ledger_charged(pool->row) + kept > ledger_limit(pool->row)) {
         ledger_release(pool->row, most);
         has_room = false;
     }
@@ -115,7 +115,8 @@ static bool from_a_hole(const struct request *request, struct pool *pool, int *r
         *result = ask_driver(request, pool, most);
         is_taken = *result == 0;
         if (is_taken && pools_ask(handle, RESERVED_CURRENT, &holds_now) && holds_now > holds) {
-            undo(request, pool);
+            // Nobody is waited for here: others wait for us, and a stream may wait for them. The caller gives back.
+            free_again(request);
             is_taken = false;
         }
     }

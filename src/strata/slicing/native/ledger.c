@@ -155,6 +155,12 @@ uint64_t ledger_limit(int row) {
     return attached ? atomic_load(&attached->file->rows[row].limit_bytes) : 0;
 }
 
+uint64_t ledger_charged(int row) {
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    uint64_t undecided;
+    return attached ? sum(attached->file, row, &undecided) : 0;
+}
+
 uint64_t ledger_used(int row) {
     struct attachment *attached = row < 0 ? NULL : ledger_attach();
     uint64_t undecided;

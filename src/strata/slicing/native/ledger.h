@@ -1,5 +1,5 @@
 /* Between ledger.c (counting), attachment.c (the file, and this process's slot in it) and
- * slots.c (whose slot is whose). */
+ * slots.c (whose slot is whose), heirs.c (forked children). */
 #ifndef STRATA_QUOTA_LEDGER_H
 #define STRATA_QUOTA_LEDGER_H
 
@@ -42,5 +42,11 @@ int slots_take(struct ledger_file *file, int open_file, uint32_t namespace);
  * any does. Those of our pid namespace are told by their pid alone, so that one whose pid is used again, or which nobody
  * has waited for, counts as alive; namespace 0: all are looked at closely. */
 bool slots_sweep(struct ledger_file *file, int open_file, int own, uint32_t namespace, uint32_t most_others);
+
+/* A slot was taken: children that are forked from now on write themselves down as its heirs. */
+void heirs_expect(const struct attachment *attached);
+/* Of a slot that nobody has locked: whether no heir can have a device of its open any more; then they are forgotten. */
+bool heirs_are_done(struct ledger_file *file, uint32_t slot, uint32_t namespace);
+void heirs_forget(struct ledger_file *file, uint32_t slot);
 
 #endif

@@ -87,16 +87,17 @@ bool process_is_another(uint64_t owner) {
     return pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH);
 }
 
-bool process_is_ending(uint64_t owner, uint32_t namespace) {
+enum process_state process_look(uint64_t owner, uint32_t namespace) {
     char path[32];
     struct status status;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)OWNER_PID(owner));
     // Our own pid: what this process was before exec.
-    bool is_known = namespace && namespace == process_namespace() && (pid_t)OWNER_PID(owner) != getpid() &&
-                    is_proc_ours() && read_stat(path, &status);
-    if (!is_known || status.start > OWNER_TICKS(owner))
-        return false;
+    if (!namespace || namespace != process_namespace() || (pid_t)OWNER_PID(owner) == getpid() || !is_proc_ours())
+        return PROCESS_UNKNOWN;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)OWNER_PID(owner));
+    if (!read_stat(path, &status) || status.start > OWNER_TICKS(owner))
+        return PROCESS_GONE;
     // A zombie has ended, unless it is only the first of its threads that has.
-    bool is_zombie = status.state == 'Z' || status.state == 'X';
-    return is_zombie ? status.num_threads > 1 : (status.flags & PF_EXITING) != 0;
+    if (status.state == 'Z' || status.state == 'X')
+        return status.num_threads > 1 ? PROCESS_ENDING : PROCESS_GONE;
+    return status.flags & PF_EXITING ? PROCESS_ENDING : PROCESS_ALIVE;
 }

@@ -17,8 +17,9 @@ uint64_t process_self(void);
 uint32_t process_namespace(void);
 /* Whether another process than this one has the owner's pid now; only for owners of this namespace. */
 bool process_is_another(uint64_t owner);
-/* Whether an owner without a memory of its own any more is still ending, so that the driver may not have taken back
- * all it had; false where the namespace is not ours, or /proc shows another one. */
-bool process_is_ending(uint64_t owner, uint32_t namespace);
+/* What an owner does; it is unknown where the namespace is not ours, or /proc shows another one. One that is ending has
+ * no memory of its own any more, but the driver may not have taken back all it had. */
+enum process_state { PROCESS_UNKNOWN, PROCESS_GONE, PROCESS_ALIVE, PROCESS_ENDING };
+enum process_state process_look(uint64_t owner, uint32_t namespace);
 
 #endif

@@ -104,6 +104,7 @@ static inline void *quota_call(struct quota_call *call) {
 #define LEDGER_VERSION 2
 #define LEDGER_SLOTS 1024
 #define LEDGER_ROWS 64
+#define LEDGER_HEIRS 1024
 
 struct ledger_row {
     _Atomic uint64_t key;
@@ -118,6 +119,13 @@ struct ledger_row {
     uint64_t padding;
 };
 
+/* Children that were forked from processes of the ledger (heirs.c). */
+struct heirs {
+    _Atomic uint64_t owners[LEDGER_HEIRS];
+    _Atomic uint64_t noticed_ns[LEDGER_HEIRS]; /* 0: not yet */
+    _Atomic uint32_t slots[LEDGER_HEIRS];      /* of whom, from 1 */
+};
+
 struct ledger_file {
     _Atomic uint64_t magic;
     _Atomic uint32_t version, num_slots, num_rows, slots_used;
@@ -126,12 +134,14 @@ struct ledger_file {
     _Atomic uint64_t owners[LEDGER_SLOTS];
     _Atomic uint64_t held[LEDGER_ROWS][LEDGER_SLOTS];
     _Atomic uint32_t namespaces[LEDGER_SLOTS];
+    struct heirs heirs; /* last, and no part of the version: who does not know it looks at locks alone */
 };
 _Static_assert(offsetof(struct ledger_file, rows) == 4096, "readers rely on it");
 _Static_assert(offsetof(struct ledger_file, owners) == 8192, "readers rely on it");
 _Static_assert(offsetof(struct ledger_file, held) == 16384, "readers rely on it");
 _Static_assert(offsetof(struct ledger_file, namespaces) == 540672, "readers rely on it");
-_Static_assert(sizeof(struct ledger_file) == 544768, "readers rely on it");
+_Static_assert(offsetof(struct ledger_file, heirs) == 544768, "whole pages, which children map");
+_Static_assert(sizeof(struct ledger_file) == 565248, "readers rely on it");
 
 /* ---- Charging -------------------------------------------------------------------------------------------
  *
@@ -165,6 +175,8 @@ extern _Atomic(void (*)(int row)) ledger_reclaim;
 uint64_t ledger_limit(int row);
 /* What living processes of the slice hold now. */
 uint64_t ledger_used(int row);
+/* The same with what processes that are gone held, without a look at who lives. */
+uint64_t ledger_charged(int row);
 /* Who holds something of a row, of those whose pid is one in our namespace: how many, of whom `most` are written. */
 struct quota_holder {
     uint32_t pid;

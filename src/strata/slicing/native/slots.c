@@ -3,7 +3,8 @@
  * The lock is one of an open file (F_OFD_SETLK, Linux 3.15), which the process has both mapped and open: the kernel lets
  * go of it when the mapping and every copy of what keeps it open (attachment.c) have ended, by exit, by SIGKILL or by exec.
  * Forked children inherit that as they inherit the device's descriptors, and the driver frees memory with the last copy of
- * those: a slot of a process that is gone counts until its children are (too long where one has closed the device alone).
+ * those: a slot of a process that is gone counts until its children are (too long where one has closed the device alone),
+ * and for as long as one of them is still closing what it had (heirs.c).
  * So who lives is told without pids, which containers that share a slice count each for itself, and which are used again.
  *
  * Only who has the lock writes to a slot. Who finds a slot unlocked that is not free, locks it, sets its words to 0, and
@@ -38,13 +39,16 @@ static void clear(struct ledger_file *file, uint32_t slot) {
     for (int row = 0; row < LEDGER_ROWS && atomic_load(&file->rows[row].key); row++)
         if (atomic_load(&file->held[row][slot]))
             atomic_store(&file->held[row][slot], 0);
+    if (atomic_load(&file->owners[slot]) != OWNER_FREE)
+        heirs_forget(file, slot);
     atomic_store(&file->owners[slot], OWNER_FREE);
 }
 
 /* Of a slot that we have locked. */
 static bool is_left(struct ledger_file *file, uint32_t slot) {
     uint64_t owner = atomic_load(&file->owners[slot]);
-    return owner == OWNER_FREE || !process_is_ending(owner, atomic_load(&file->namespaces[slot]));
+    uint32_t namespace = atomic_load(&file->namespaces[slot]);
+    return owner == OWNER_FREE || (process_look(owner, namespace) != PROCESS_ENDING && heirs_are_done(file, slot, namespace));
 }
 
 static bool take(struct ledger_file *file, int open_file, uint32_t slot, uint32_t namespace) {
