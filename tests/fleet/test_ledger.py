@@ -149,5 +149,6 @@ def test_the_layout_is_that_of_the_librarys_header():
         ledger.ROWS,
     ]
     offsets = dict(re.findall(r"offsetof\(struct ledger_file, (\w+)\) == (\d+)", text))
-    assert offsets == {"rows": "4096", "owners": "8192", "held": "16384", "namespaces": "540672", "heirs": "544768"}
+    places = {"rows": 4096, "owners": 8192, "held": 16384, "namespaces": 540672, "heirs": 544768}
+    assert {name: int(place) for name, place in offsets.items()} == places
     assert f"sizeof(struct ledger_file) == {ledger.SIZE}" in text

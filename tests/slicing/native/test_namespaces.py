@@ -74,7 +74,8 @@ def test_eight_containers_that_race_never_hold_more_than_the_limit(start, ledger
     said = [process.communicate(timeout=300) for process in running]
     assert [error for _, error in said] == [""] * 8
     granted, peak = sum(int(out) for out, _ in said), read_state(Path(f"{ledger}.state")).peak[0]
-    assert GIB - 64 * MIB < granted == peak <= GIB
+    # Pools leave the last 64 MiB to be tried in, and a request is 64 MiB.
+    assert GIB - 128 * MIB <= granted == peak <= GIB
 
 
 def storm(start, says, count):
