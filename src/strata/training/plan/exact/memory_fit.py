@@ -21,12 +21,13 @@ def fitting(problem: Problem, plan: TrainingPlan, zero_stages: Sequence[int]) ->
     if plain is None:
         fastest = problem.model.fastest_zero(plan, zero_stages)
         return [] if fastest is None else [fastest]
-    by_stages: dict[tuple[Pipeline, ...], list[TrainingPlan]] = {}
+    alike: dict[tuple[Recompute, tuple[Pipeline, ...]], list[TrainingPlan]] = {}
     for zero in sorted(zero_stages):
         least = _recomputing_least(problem, replace(plain, zero_stage=zero))
         if least is not None:
-            by_stages.setdefault(least.pipelines, []).append(least)
-    return [problem.model.fastest_of(alike) for alike in by_stages.values()]
+            # Stages that say nothing recompute all of their layers in one plan and none in another.
+            alike.setdefault((least.recompute, least.pipelines), []).append(least)
+    return [problem.model.fastest_of(plans) for plans in alike.values()]
 
 
 def without_recomputation(problem: Problem, plan: TrainingPlan) -> TrainingPlan | None:
