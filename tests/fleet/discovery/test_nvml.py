@@ -17,6 +17,9 @@ from strata.fleet.discovery.observation import BadOutput
 from strata.fleet.health import score
 
 
+RESERVED = 615 << 20
+
+
 class NVMLError(Exception):
     """What pynvml raises for everything."""
 
@@ -42,6 +45,8 @@ class FakeNvml:
     ancestor: int = 50
     peer_read: int = 0
     peer_nvlink: int = 5
+    is_old: bool = False
+    nvmlMemory_v2: int | None = None
     NVMLError: type[Exception] = NVMLError
     NVML_P2P_CAPS_INDEX_READ: tuple[int, ...] = (0,)  # as pynvml 13 has it
 
@@ -59,8 +64,11 @@ class FakeNvml:
     def nvmlDeviceGetName(self, card: Card) -> str | bytes:
         return card.name
 
-    def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:
-        return SimpleNamespace(total=card.memory, used=2**30)
+    def nvmlDeviceGetMemoryInfo(self, card: Card, version: int | None = None) -> Any:
+        if version is not None and self.is_old:
+            raise NVMLError("Function Not Found")
+        # Of the first version what the driver keeps is used, too.
+        return SimpleNamespace(total=card.memory, used=2**30 if version is None else 2**30 - RESERVED)
 
     def nvmlDeviceGetUUID(self, card: Card) -> str:
         return f"GPU-{card.bus}"
@@ -190,3 +198,9 @@ def test_the_library_has_all_we_ask_it_for() -> None:
     pynvml = importlib.import_module("pynvml")
     text = Path(nvml.__file__).read_text(encoding="utf-8")
     assert [name for name in re.findall(r"\bnvml[A-Z]\w+", text) if not hasattr(pynvml, name)] == []
+
+
+@pytest.mark.parametrize(("is_old", "used"), [(False, 2**30 - RESERVED), (True, 2**30)])
+def test_what_the_driver_keeps_is_not_used_where_nvml_tells_it_apart(is_old: bool, used: int) -> None:
+    found = nvml.read(FakeNvml([Card()], is_old=is_old, nvmlMemory_v2=33554472), now_s=0.0)
+    assert found.devices[0].memory_used_bytes == used

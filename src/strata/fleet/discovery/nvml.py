@@ -83,7 +83,7 @@ def _asker(nvml: Any) -> Ask:
 
 
 def _device(nvml: Any, ask: Ask, index: int, handle: Any) -> Device:
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle) if handle is not None else None
+    memory = _memory(nvml, ask, handle) if handle is not None else None
     name = _text(ask(nvml.nvmlDeviceGetName, handle)) if handle is not None else ""
     if memory is None or not name:
         return Device(index, "", name or "unknown", VENDOR, 0.0, health=0.0, faults=("lost",))
@@ -106,6 +106,13 @@ def _device(nvml: Any, ask: Ask, index: int, handle: Any) -> Device:
         temperature_c=_number(ask(nvml.nvmlDeviceGetTemperature, handle, 0)),
         power_w=power / 1000 if power is not None else None,
     )
+
+
+def _memory(nvml: Any, ask: Ask, handle: Any) -> Any:
+    """Return total and used bytes; what the driver keeps is not used (615 MiB of an idle H200), as in nvidia-smi."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    told = ask(nvml.nvmlDeviceGetMemoryInfo, handle, version) if version is not None else None
+    return told if told is not None else ask(nvml.nvmlDeviceGetMemoryInfo, handle)
 
 
 def _nvlinked(nvml: Any, ask: Ask, handles: dict[int, Any], devices: tuple[Device, ...]) -> set[tuple[int, int]]:
