@@ -16,7 +16,6 @@ from strata.fleet.discovery import nvml
 from strata.fleet.discovery.observation import BadOutput
 from strata.fleet.health import score
 
-
 RESERVED = 615 << 20
 
 
@@ -46,7 +45,7 @@ class FakeNvml:
     peer_read: int = 0
     peer_nvlink: int = 5
     is_old: bool = False
-    nvmlMemory_v2: int | None = None
+    nvmlMemory_v2: int | None = None  # noqa: N815 - as pynvml has it
     NVMLError: type[Exception] = NVMLError
     NVML_P2P_CAPS_INDEX_READ: tuple[int, ...] = (0,)  # as pynvml 13 has it
 
