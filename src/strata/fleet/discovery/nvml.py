@@ -109,7 +109,7 @@ def _device(nvml: Any, ask: Ask, index: int, handle: Any) -> Device:
 
 
 def _memory(nvml: Any, ask: Ask, handle: Any) -> Any:
-    """Return total and used bytes; what the driver keeps (615 MiB of an idle H200) is not used, as in nvidia-smi."""
+    """Return total and used bytes, as nvidia-smi: what the driver keeps (615 MiB of an idle H200) is not used."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     told = ask(nvml.nvmlDeviceGetMemoryInfo, handle, version) if version is not None else None
     return told if told is not None else ask(nvml.nvmlDeviceGetMemoryInfo, handle)
