@@ -10,6 +10,7 @@ from tests.slicing.fake_accelerators import find_compiler
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc")
 
 KERNELS_OF_SECONDS = "199 x 50 us and 2 s, wait"
+PAST_A_TURN = "23 x 0.1 ms beside 10 us-40 ms"
 SWITCHING = 0.075
 """What a device loses that goes from one context to the other and back, turn by turn: measured on an H200."""
 
@@ -32,7 +33,7 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
         for one in kept
         if max(one.most_10_s - one.requested, one.requested - one.least_10_s) > 0.05
         and "24 %" not in one.case
-        and one.case != KERNELS_OF_SECONDS
+        and one.case not in (KERNELS_OF_SECONDS, PAST_A_TURN)
     }
     assert off == {}
 
@@ -40,6 +41,11 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
 def test_work_that_fits_into_a_turn_is_not_taken_for_half_of_it(played):
     """An H200 gave both tenants 46 %: events of 20 x 0.1 ms have no turn of the other between them."""
     assert got(played, "two tenants, unequal") == [pytest.approx(0.3, abs=0.02), pytest.approx(0.6, abs=0.02)]
+
+
+def test_beside_work_just_longer_than_a_turn_nobody_gets_more_than_8_points_too_much(played):
+    """Events do not tell where a turn ended."""
+    assert max(one.most_10_s - one.requested for one in played if one.case == PAST_A_TURN) <= 0.08
 
 
 def test_of_kernels_of_2_seconds_no_10_seconds_are_further_off_than_they_must_be(played):

@@ -239,6 +239,13 @@ static void steps(struct tenant *tenant) {
     wait_for_device(tenant);
 }
 
+/* Longer than a turn by less than one. */
+static void past_a_turn(struct tenant *tenant) {
+    for (int at = 0; at < 23; at++)
+        launch(tenant, 100 * US);
+    wait_for_device(tenant);
+}
+
 static void long_steps(struct tenant *tenant) {
     launch(tenant, 1 * S);
     wait_for_device(tenant);
@@ -304,6 +311,7 @@ static const struct plan {
     {"two tenants", {{steps, 50, 0, 0, 0}, {steps, 50, 0, 0, 0}}},
     {"two tenants, unequal", {{steps, 30, 0, 0, 0}, {steps, 60, 0, 0, 0}}},
     {"two tenants, mixed", {{mixed, 30, 0, 0, 0}, {spread, 50, 0, 0, 0}}},
+    {"23 x 0.1 ms beside 10 us-40 ms", {{past_a_turn, 50, 0, 0, 0}, {spread, 30, 0, 0, 0}}},
     {"beside one without a limit", {{steps, 30, 0, 0, 0}, {steps, 0, 0, 0, 0}}},
     {"lent: alone", {{steps, 30, 0, 1, 0}}},
     {"lent: taken back", {{steps, 30, 0, 1, 0}, {steps, 70, 0, 1, 0}}},
