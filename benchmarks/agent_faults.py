@@ -25,7 +25,7 @@ from typing import Any
 
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import AgentMetrics
-from strata.cluster.agent.publish import publish
+from strata.cluster.agent.publish import Publisher
 from strata.cluster.agent.run import AgentRunner
 from strata.cluster.agent.sources import POLL_S, watch_errors, watch_presence
 from strata.cluster.agent.watch import BusWatch, Presence
@@ -75,8 +75,7 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
     )
     server = Server()
 
-    publish_to = partial(publish, apply=server.apply)
-    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=AgentMetrics())
+    runner = AgentRunner(Agent(rng=rng), publish=Publisher(server), meters=AgentMetrics())
 
     def addresses() -> tuple[str, ...]:
         return runner.addresses

@@ -23,9 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-
 MODELS = Path(__file__).parents[1] / "src/strata/workload/models"
 WARM_UPS, STEPS = 3, 8
 COLUMNS = (
@@ -74,28 +71,32 @@ RUNS = (
 )
 
 
-class RandomTokens(torch.utils.data.Dataset):
+class RandomTokens:
     def __init__(self, vocab_size: int, sequence: int, count: int) -> None:
+        import torch
+
         generator = torch.Generator().manual_seed(0)
         self.tokens = torch.randint(vocab_size, (count, sequence), generator=generator)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, at: int) -> dict[str, torch.Tensor]:
+    def __getitem__(self, at: int) -> dict[str, Any]:
         return {"input_ids": self.tokens[at], "labels": self.tokens[at]}
 
 
-class Clock(transformers.TrainerCallback):
-    """Writes down when each optimizer step had been done by the device."""
+def clock(ends_s: list[float]) -> Any:
+    """Return what a Trainer calls back: it writes down when each optimizer step had been done by the device."""
+    import torch
+    import transformers
 
-    def __init__(self) -> None:
-        self.ends_s: list[float] = []
+    class Clock(transformers.TrainerCallback):
+        def on_step_end(self, *_args: Any, **_more: Any) -> None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            ends_s.append(time.perf_counter())
 
-    def on_step_end(self, *_args: Any, **_more: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.ends_s.append(time.perf_counter())
+    return Clock()
 
 
 def config_of(run: Run) -> dict[str, Any]:
@@ -107,6 +108,9 @@ def config_of(run: Run) -> dict[str, Any]:
 
 def trained(run: Run, *, steps: int = WARM_UPS + STEPS) -> tuple[list[float], float]:
     """Return the seconds of each step, the first left out, and the most GiB that were reserved."""
+    import torch
+    import transformers
+
     config = config_of(run)
     kind = config.pop("model_type")
     model_config = transformers.AutoConfig.for_model(kind, **config, use_cache=False)
@@ -114,7 +118,7 @@ def trained(run: Run, *, steps: int = WARM_UPS + STEPS) -> tuple[list[float], fl
     with torch.device("cuda" if on_gpu else "cpu"):
         model = transformers.AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)
     count = steps * run.microbatch * run.accumulate
-    clock = Clock()
+    ends_s: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             output_dir=folder, max_steps=steps, per_device_train_batch_size=run.microbatch, bf16=True,
@@ -125,15 +129,15 @@ def trained(run: Run, *, steps: int = WARM_UPS + STEPS) -> tuple[list[float], fl
         data = RandomTokens(model_config.vocab_size, run.sequence, count)
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock]).train()
+        transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock(ends_s)]).train()
     reserved = torch.cuda.max_memory_reserved() if on_gpu else 0
     del model
     gc.collect()
     torch.cuda.empty_cache()
-    return [end - begin for begin, end in pairwise(clock.ends_s)], reserved / 2**30
+    return [end - begin for begin, end in pairwise(ends_s)], reserved / 2**30
 
 
-def row(run: Run, step_s: float, memory_gib: float, *, card: str) -> dict[str, Any]:
+def row(run: Run, step_s: float, memory_gib: float, *, card: str, note: str = "") -> dict[str, Any]:
     config = config_of(run)
     model = run.model
     if run.layers:
@@ -147,12 +151,16 @@ def row(run: Run, step_s: float, memory_gib: float, *, card: str) -> dict[str, A
         "global_batch": run.microbatch * run.accumulate, "microbatch": run.microbatch, "tp": 1, "pp": 1, "dp": 1,
         "cp": 1, "ep": 1, "virtual_stages": 1, "recompute": run.recompute, "zero": 0,
         "step_s": f"{step_s:.4f}" if step_s else "", "memory_gib": f"{memory_gib:.2f}" if memory_gib else "",
-        "note": f"torch {torch.__version__}, transformers {transformers.__version__}",
+        "note": note,
     }  # fmt: skip
 
 
 def main() -> None:
+    import torch
+    import transformers
+
     out, wanted = Path(sys.argv[1]), sys.argv[2:]
+    note = f"torch {torch.__version__}, transformers {transformers.__version__}"
     transformers.utils.logging.set_verbosity_error()
     card = "H200-SXM-141GB" if "H200" in torch.cuda.get_device_name() else "H100-SXM5-80GB"
     with out.open("w", newline="") as file:
@@ -170,7 +178,7 @@ def main() -> None:
                 torch.cuda.empty_cache()
                 continue
             step_s = statistics.median(steps[WARM_UPS - 1 :])
-            writer.writerow(row(run, step_s, memory_gib, card=card))
+            writer.writerow(row(run, step_s, memory_gib, card=card, note=note))
             file.flush()
             print(
                 f"{run.name} s{run.sequence}: {step_s:.4f} s (steps {min(steps[WARM_UPS - 1 :]):.4f} to"

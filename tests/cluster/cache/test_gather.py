@@ -128,6 +128,9 @@ class Server:
             return [{"kind": kind.kind}], "1"
         raise ApiFailed("no", status=self.status)
 
+    def serves(self, kind):
+        return True
+
 
 def test_kinds_a_cluster_does_not_have_are_empty():
     found = from_server(Server(404))

@@ -51,8 +51,7 @@ def software_of(run: PublishedRun) -> Software:
         return megatron
     if source.startswith(_WITH_TRANSFORMER_ENGINE):
         return _megatron(run)
-    is_dual, is_titan = source.startswith(_DUAL_PIPE), source.startswith("torchtitan")
-    is_trainer = source.startswith(_TRAINER)
+    is_dual, is_titan, is_trainer = map(source.startswith, (_DUAL_PIPE, "torchtitan", _TRAINER))
     return Software(
         transformer_engine=False if source.startswith(_WITHOUT_TRANSFORMER_ENGINE) else None,
         # MPT has flash-attention's loss (`fused_crossentropy`); torchtitan has compiled its own since 2025.

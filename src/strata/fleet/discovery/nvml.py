@@ -49,10 +49,8 @@ def read(nvml: Any, *, now_s: float) -> Found:
         for j, other in there.items():
             if i < j:
                 level = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
-                is_joined = (i, j) in joined or ask(
-                    nvml.nvmlDeviceGetP2PStatus, handle, other, P2P_NVLINK
-                ) == P2P_OK
-                if is_joined:
+                by_nvlink = ask(nvml.nvmlDeviceGetP2PStatus, handle, other, P2P_NVLINK)
+                if (i, j) in joined or by_nvlink == P2P_OK:
                     links[i, j] = "nvlink"
                 elif level in ANCESTORS:
                     links[i, j] = ANCESTORS[level]
@@ -110,9 +108,8 @@ def _device(nvml: Any, ask: Ask, index: int, handle: Any) -> Device:
 
 def _memory(nvml: Any, ask: Ask, handle: Any) -> Any:
     """Return total and used bytes, as nvidia-smi: what the driver keeps (615 MiB of an idle H200) is not used."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    told = ask(nvml.nvmlDeviceGetMemoryInfo, handle, version) if version is not None else None
-    return told if told is not None else ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    question, v2 = nvml.nvmlDeviceGetMemoryInfo, getattr(nvml, "nvmlMemory_v2", None)
+    return ask(question, handle, v2) or ask(question, handle)
 
 
 def _nvlinked(nvml: Any, ask: Ask, handles: dict[int, Any], devices: tuple[Device, ...]) -> set[tuple[int, int]]:
