@@ -191,7 +191,7 @@ env; echo END; wait
 
 
 def test_a_fraction_is_held_to_in_a_container_and_exported_by_pod(node, agent, strata, api, namespace, tmp_path):
-    """Also where a program comes without its environment: a login, `env -i`; contexts of 512 MiB count."""
+    """Also where a program comes without its environment: a login, `env -i`; contexts of 520 MiB count."""
     until(lambda: (api.get(COMPUTE_NODE, node.name) or {}).get("status"), lambda: agent.log)
     install(node.library)
     accelerators = build(tmp_path)
@@ -211,7 +211,7 @@ def test_a_fraction_is_held_to_in_a_container_and_exported_by_pod(node, agent, s
     exporter = NodePart(node, "components/slices-exporter/exporter.yaml")
     labels = {"namespace": namespace, "pod": name_of(pod), "container": "main", "device": "0"}
     until(lambda: exporter.samples("strata_slice_used_bytes", **labels), lambda: exporter.log)
-    context_bytes = 512 * MIB
+    context_bytes = 520 * MIB
     assert exporter.samples("strata_slice_used_bytes", **labels) == [5 * GIB + context_bytes]
     assert exporter.samples("strata_slice_limit_bytes", **labels) == [8 * GIB]
     assert exporter.samples("strata_slice_refused_total", **labels) == [3]
