@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from strata.fleet.catalogue import accelerator
+
 MODELS = Path(__file__).parents[1] / "src/strata/workload/models"
 WARM_UPS, STEPS = 3, 8
 COLUMNS = (
@@ -162,7 +164,7 @@ def main() -> None:
     out, wanted = Path(sys.argv[1]), sys.argv[2:]
     note = f"torch {torch.__version__}, transformers {transformers.__version__}"
     transformers.utils.logging.set_verbosity_error()
-    card = "H200-SXM-141GB" if "H200" in torch.cuda.get_device_name() else "H100-SXM5-80GB"
+    card = accelerator(torch.cuda.get_device_name()).name
     with out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

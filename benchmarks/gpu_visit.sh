@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a short loan of one NVIDIA GPU is good for, in parts that fit a few minutes each:
+# What needs an NVIDIA GPU, in parts that take a few minutes each:
 #
-#     benchmarks/gpu_visit.sh OUT memory limits shares card training learning
+#     benchmarks/gpu_visit.sh OUT memory limits mps shares throughput card profile training learning
 #
 # OUT gets logs, tables and traces. Nobody else may use the GPU meanwhile; no setting of the card is changed.
 # Needs a Python (PYTHON=) with strata's dependencies, pytest, torch and, for training, transformers.
@@ -21,9 +21,6 @@ part() {
       slicing -p no:xdist tests/slicing/gpu/test_memory_on_a_gpu.py ;;
     limits)  # programs at their limit, several at once
       slicing -p no:xdist tests/slicing/gpu/test_programs_on_a_gpu.py -k 'context_is_measured or nvidia_smi'
-      if control=$(command -v nvidia-cuda-mps-control); then
-        echo "MPS: $control"
-      fi
       slicing -n 6 tests/slicing/gpu/test_on_a_gpu.py tests/slicing/gpu/test_programs_on_a_gpu.py \
         -k 'not throughput and not trainers_share and not context_is_measured and not nvidia_smi' ;;
     mps)

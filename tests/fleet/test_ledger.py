@@ -139,6 +139,14 @@ def test_no_content_breaks_the_reader(tmp_path_factory, changes):
     assert all(one.used_bytes == sum(holder.used_bytes for holder in one.processes) for one in found)
 
 
+def test_a_ledger_of_an_earlier_library_is_read(tmp_path):
+    made = Ledger()
+    made.held(made.row(MIB), made.process(), 5)
+    del made.data[544_768:]
+    (use,) = read_ledger(made.write(tmp_path / "earlier"), name="s")
+    assert use.used_bytes == 5
+
+
 def test_the_layout_is_that_of_the_librarys_header():
     text = HEADER.read_text()
     said = dict(re.findall(r"#define (LEDGER_\w+) \"?(\w+)\"?", text))

@@ -23,6 +23,7 @@ VERSION: Final = 2
 SLOTS: Final = 1024
 ROWS: Final = 64
 SIZE: Final = 565_248
+_SIZES: Final = (544_768, SIZE)  # the former: of programs that all have an earlier library
 NOTE_AT: Final = 1024
 
 _HEADER: Final = struct.Struct("<8s4I")
@@ -171,7 +172,7 @@ def _slots(data: bytes, path: Path) -> int:
     if magic == MAGIC and ((version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS):
         message = f"{path}: a slice ledger of version {version}; this strata reads version {VERSION}"
         raise UsageError(message, hint=f"rm {path}, once its processes have ended")
-    if len(data) != SIZE:
+    if len(data) not in _SIZES:
         raise UsageError(f"{path}: a truncated slice ledger: {len(data)} bytes instead of {SIZE}")
     return int(used) if magic == MAGIC else 0
 

@@ -42,6 +42,16 @@ def test_a_share_is_kept_within_5_points_over_10_seconds(ledger, per_us, percent
     assert told["longest_launch_s"] <= 0.25 + max(int(span.rpartition("x")[2]) for span in spans) / 1e6
 
 
+def test_the_device_gives_two_processes_turns(per_us):
+    """What the virtual device of `strata bench slicing` has been given: an H200 had turns of 2.07 ms."""
+    command = [sys.executable, str(PROGRAMS / "turns.py"), per_us, "3", "0"]
+    both = [subprocess.Popen(command, env=environment(None), stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+    print("\n", *map(json.dumps, told), sep="\n")
+    assert [one["share"] for one in told] == [pytest.approx(0.47, abs=0.05)] * 2
+    assert all(0.5 <= one["own_turn_ms"][2] <= 10 for one in told)
+
+
 def test_two_tenants_get_their_shares(tmp_path, per_us):
     command = [sys.executable, str(PROGRAMS / "spin.py"), per_us, str(SECONDS), "20x100"]
     asked = (30, 60)

@@ -193,28 +193,6 @@ static struct ledger_row *row_of(int device) {
     return row >= 0 ? ledger_row_at(row) : NULL;
 }
 
-static void begin_measured(struct launch *launch, void *stream) {
-    int device = cuda_device_here();
-    struct ledger_row *row = row_of(device);
-    struct meter *meter = row ? meter_of(device) : NULL;
-    void *context = meter ? context_here() : NULL;
-    if (!context || graphs_is_capturing(stream))
-        return;
-    if (!quota_call(&create) || !quota_call(&query))
-        quota_say("this driver measures no time: the share of the cores is not kept");
-    int mode = cores_relaxed();
-    struct seat *seat = seat_of(device, row);
-    wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
-                                  SHARE_LAUNCH_WAIT_NS, true});
-    tell(seat, WORKS_NS, 0);
-    lock(meter);
-    if (meter_before(meter, stream, context) && seat)
-        begin_stretch(device, seat);
-    unlock(meter);
-    launch->meter = meter;
-    cores_strict(mode);
-}
-
 /* Whether somebody with a limit was at work on the device just now. */
 static bool is_beside_limited(const struct board *board) {
     uint64_t now = quota_now_ns();
@@ -243,11 +221,36 @@ static bool begin_free(void) {
     return atomic_load_explicit(&measures, memory_order_relaxed);
 }
 
+/* is_beside: the device has no limit here, but is measured for others. */
+static void begin_measured(struct launch *launch, void *stream, bool is_beside) {
+    int device = cuda_device_here();
+    struct ledger_row *row = row_of(device);
+    bool is_measured = row && (is_beside || atomic_load(&row->cores_percent) || begin_free());
+    struct meter *meter = is_measured ? meter_of(device) : NULL;
+    void *context = meter ? context_here() : NULL;
+    if (!context || graphs_is_capturing(stream))
+        return;
+    if (!quota_call(&create) || !quota_call(&query))
+        quota_say("this driver measures no time: the share of the cores is not kept");
+    int mode = cores_relaxed();
+    struct seat *seat = seat_of(device, row);
+    wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
+                                  SHARE_LAUNCH_WAIT_NS, true});
+    tell(seat, WORKS_NS, 0);
+    lock(meter);
+    if (meter_before(meter, stream, context) && seat)
+        begin_stretch(device, seat);
+    unlock(meter);
+    launch->meter = meter;
+    cores_strict(mode);
+}
+
 void cores_begin(struct launch *launch, bool is_long, void *stream) {
     launch->meter = NULL;
     launch->is_long = is_long;
-    if (__builtin_expect(quota_limits()->has_cores, 0) || (!quota_limits()->off && begin_free()))
-        begin_measured(launch, stream);
+    bool has_cores = quota_limits()->has_cores;
+    if (__builtin_expect(has_cores, 0) || (!quota_limits()->off && begin_free()))
+        begin_measured(launch, stream, !has_cores);
 }
 
 int cores_end(const struct launch *launch, int result) {
