@@ -158,9 +158,13 @@ def row(run: Run, step_s: float, memory_gib: float, *, card: str, note: str = ""
 
 
 def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit("usage: python benchmarks/gpu_training.py OUT.csv [NAME ...]")
     import torch
     import transformers
 
+    if not torch.cuda.is_available():
+        sys.exit("torch sees no CUDA device here")
     out, wanted = Path(sys.argv[1]), sys.argv[2:]
     note = f"torch {torch.__version__}, transformers {transformers.__version__}"
     transformers.utils.logging.set_verbosity_error()

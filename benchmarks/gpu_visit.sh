@@ -7,7 +7,7 @@
 # Needs a Python (PYTHON=) with strata's dependencies, pytest, torch and, for training, transformers.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=$1
+out=${1:?usage: benchmarks/gpu_visit.sh OUT PART...}
 shift
 mkdir -p "$out"
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 COLUMNS=100
