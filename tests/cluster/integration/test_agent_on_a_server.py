@@ -12,9 +12,9 @@ import pytest
 
 from strata.cluster.agent.publish import MANAGER
 from strata.cluster.api.crd.compute_node import fingerprint_of
-from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_NODE, CRD, meta
+from strata.cluster.api.kinds import COMPUTE_NODE, meta
+from tests.cluster.integration.definitions import define
 from tests.fleet.discovery.tool_outputs import sample
 from tests.support.real_processes import LIMIT_S, until
 
@@ -63,9 +63,7 @@ def machine(tmp_path):
 @pytest.fixture
 def agent(plane, api, machine):
     """The agent's process, whose kind the server knows."""
-    for crd in crds():
-        api.apply(CRD, crd)
-    until(lambda: _is_served(api), lambda: "our kinds")
+    define(api)
     options = ["--node", "node-7", "--every", "300ms", "--heartbeat", "5s", "--port", "0", "--host", "127.0.0.1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "strata", "kube", "agent", *options, "--sys-root", machine.root],
@@ -77,14 +75,6 @@ def agent(plane, api, machine):
     yield process
     process.kill()
     process.communicate()
-
-
-def _is_served(api):
-    try:
-        api.list(COMPUTE_NODE)
-    except ApiFailed:
-        return False
-    return True
 
 
 def states(api):

@@ -22,6 +22,7 @@ from strata.errors import BadFile
 from strata.fleet.fingerprint import Probe
 from strata.fleet.rdma import RdmaPort
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
+from tests.cluster.integration.definitions import define, is_served
 from tests.support.real_processes import until
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T20:00:30.125Z"
@@ -30,29 +31,12 @@ NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T20:00:30.125Z"
 @pytest.fixture
 def defined(api):
     """A client of a server that knows our kinds."""
-    for crd in crds():
-        api.apply(CRD, crd)
-
-    def is_established():
-        found = [api.get(CRD, name_of(crd))["status"]["conditions"] for crd in crds()]
-        return all({"Established", "NamesAccepted"} <= _true(conditions) for conditions in found)
-
-    until(is_established, lambda: "definitions to be established")
-    for kind in (COMPUTE_NODE, RUNTIME_PROFILE, COMPUTE_CLAIM):
-        until(lambda kind=kind: _is_served(api, kind), lambda kind=kind: kind.plural)
+    define(api)
     return api
 
 
 def _true(conditions):
     return {condition["type"] for condition in conditions or () if condition["status"] == "True"}
-
-
-def _is_served(api, kind):
-    try:
-        api.list(kind)
-    except ApiFailed:
-        return False
-    return True
 
 
 def changed(obj, *path, value):
@@ -127,7 +111,7 @@ def test_an_agent_newer_than_the_definitions_publishes_what_they_take_and_says_t
     del status["ports"], status["devices"]["items"]["properties"]["probe"]
     for crd in older:
         api.apply(CRD, crd)
-    until(lambda: _is_served(api, COMPUTE_NODE), lambda: "our kinds")
+    until(lambda: is_served(api, COMPUTE_NODE), lambda: "our kinds")
     until(lambda: "ports" not in fields_of(api), lambda: "the older schema")
     devices = tuple(replace(device, probe=Probe(1.7e9, 1e12)) for device in node("n8").fingerprint.devices)
     ports = (RdmaPort("mlx5_0", 1, "infiniband", is_active=True, rate_bytes_per_s=25e9),)
@@ -157,7 +141,7 @@ def test_a_controller_newer_than_the_definitions_writes_what_they_take_of_a_clai
     properties = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     del properties["status"]["properties"]["decision"]
     api.apply(CRD, older)
-    until(lambda: _is_served(api, COMPUTE_CLAIM), lambda: "our kinds")
+    until(lambda: is_served(api, COMPUTE_CLAIM), lambda: "our kinds")
     until(lambda: "decision" not in fields_of(api, COMPUTE_CLAIM), lambda: "the older schema")
     decision = decide(cluster(node("n1")), claim(9), PROFILES)
     status = claim_status(decision, None, now=NOW, generation=1)

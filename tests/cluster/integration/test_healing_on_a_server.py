@@ -11,14 +11,12 @@ from strata.cluster.agent.publish import MANAGER as AGENT
 from strata.cluster.api.actions import Event
 from strata.cluster.api.applier import Applier
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
-from strata.cluster.api.crd.manifests import crds
-from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta, moment
+from strata.cluster.api.kinds import COMPUTE_NODE, EVENT, NODE, annotations_of, meta, moment
 from strata.cluster.controller.healing import HealingPolicy, HealingView, heal
 from strata.cluster.controller.isolation_state import STANDING, UNHEALTHY, node_ref, states_of
 from strata.fleet.isolation import HOLD_S
 from tests.cluster.builders import node
-from tests.support.real_processes import until
+from tests.cluster.integration.definitions import define
 
 T0 = 1_800_000_000.0
 THEIRS = {"key": "team", "value": "a", "effect": "NoSchedule"}
@@ -75,18 +73,8 @@ class World:
 
 @pytest.fixture
 def world(api, nodes, request):
-    for crd in crds():
-        api.apply(CRD, crd)
-    until(lambda: _is_served(api), lambda: "our kinds")
+    define(api)
     return World(api, nodes, "healing-" + request.node.name[-20:].replace("_", "-").strip("-"))
-
-
-def _is_served(api):
-    try:
-        api.list(COMPUTE_NODE)
-    except ApiFailed:
-        return False
-    return True
 
 
 OTHERS = ("team", "a", "NoSchedule")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strata.cli.main import run
-from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_NODE, CRD
 from strata.cluster.cache.gather import listed
+from tests.cluster.integration.definitions import define
 from tests.support.real_processes import until
 
 OURS = ["computenodes", "runtimeprofiles", "computeclaims"]
@@ -17,16 +16,7 @@ LISTED = {"": ["nodes", "pods"], "batch": ["jobs"], "ai.compute": OURS}
 
 @pytest.fixture(scope="module")
 def defined(api):
-    for crd in crds():
-        api.apply(CRD, crd)
-
-    def is_served():
-        try:
-            return api.list(COMPUTE_NODE) is not None
-        except ApiFailed:
-            return False
-
-    until(is_served, lambda: "our kinds")
+    define(api)
 
 
 def grant(plane, name, rules):

@@ -23,21 +23,20 @@ from typing import Any
 
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.applier import Failure
-from strata.cluster.api.kinds import annotations_of
-from strata.cluster.api.placement_annotation import INJECTED, gang_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.controller.making_room import CHECKPOINT_DIR, Rooms, room_by_moving
+from strata.cluster.controller.notices import Notices
 from strata.cluster.controller.pending import PendingWorkload, pending_workloads
 from strata.cluster.controller.release import OFFER, release_patch
-from strata.cluster.controller.reschedule import held_back, recreated
-from strata.cluster.controller.status_writer import claim_of_job, just, offer_of, says_routed
+from strata.cluster.controller.reschedule import Stuck, recreated
+from strata.cluster.controller.status_writer import just, offer_of
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.evaluation import Choice, Evaluation, evaluate
 from strata.cluster.scheduling.explain import explain
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
-from strata.decision import Decision, Reason
+from strata.decision import Reason
 from strata.errors import StrataError
 
 
@@ -64,20 +63,6 @@ class CyclePolicy:
     assume_s: float = 30.0
     reschedule_after_s: float = 60.0
     does_make_room: bool = False
-
-
-@dataclass(slots=True)
-class _Notice:
-    """What a waiting object was told last, and when; when it was seen first.
-
-    refused: what the API server said to its release, which is tried again at `again_s`.
-    """
-
-    since_s: float
-    at_s: float = float("-inf")
-    what: tuple[Any, ...] = ()
-    refused: str = ""
-    again_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +117,12 @@ class Controller:
     _now_s: float = 0.0
     _stamp: str = ""
     _begun_s: float = 0.0
-    _notices: dict[str, _Notice] = field(default_factory=dict)
-    _stuck: dict[str, float] = field(default_factory=dict)
+    _notices: Notices = field(default_factory=Notices)
+    _stuck: Stuck = field(default_factory=Stuck)
     _known: dict[str, PendingWorkload] = field(default_factory=dict)
     _unplaceable: dict[str, tuple[Index, Choice]] = field(default_factory=dict)
     _grown: int = -1
     _rooms: Rooms = field(default_factory=Rooms)
-    _released_s: dict[str, float] = field(default_factory=dict)
-    _settled_s: float = float("-inf")
 
     def cycle(self, now_s: float, *, stamp: str) -> bool:
         """Run one cycle; return whether the next should follow at once. stamp: `now_s` for the API server."""
@@ -158,15 +141,18 @@ class Controller:
         released = [assignment for assignment in assumed if self._release(assignment)]
         self.apply(decisions.resets)
         # 6. Explain
+        report = partial(self._notices.report, now_s=now_s, stamp=stamp)
         for assignment in released:
             if assignment.evaluation is not None:
-                self.apply(self._report(snapshot, assignment.workload, explain(assignment.evaluation)))
+                self.apply(report(snapshot, assignment.workload, explain(assignment.evaluation)))
         for workload, reason in decisions.unreleasable:
-            self.apply(self._report(snapshot, workload, just(reason)))
+            self.apply(report(snapshot, workload, just(reason)))
         if not (self._explain(snapshot, decisions) and decisions.is_whole):
             return True
-        self.apply(self._reschedule(snapshot, decisions.index))
-        self.apply(self._settle(snapshot))
+        after_s = self.policy.reschedule_after_s
+        self.apply(self._stuck.reschedule(snapshot, decisions.index, now_s=now_s, after_s=after_s))
+        settle_every_s = self.policy.settle_every_s
+        self.apply(self._notices.settle(snapshot, now_s=now_s, stamp=stamp, every_s=settle_every_s))
         return False
 
     def _queue(self, snapshot: ClusterSnapshot) -> list[PendingWorkload]:
@@ -179,7 +165,7 @@ class Controller:
             if gang in self._known and self._now_s < promise[2]
         }
         self.waiting = len(queue)
-        self._notices = {gang: self._notices.get(gang) or _Notice(self._now_s) for gang in self._known}
+        self._notices.keep(self._known, self._now_s)
         if self._rooms.expire(self._known, self._now_s):
             self._unplaceable.clear()  # of who was refused what was held for another
         return self._rooms.ordered(queue)
@@ -197,7 +183,7 @@ class Controller:
                 break
             if workload.gang in snapshot.assumed:
                 continue  # it was released, and the watch lags; a second answer would take the first one's place
-            notice = self._notices[workload.gang]
+            notice = self._notices.of[workload.gang]
             if workload.claim is None:
                 reason = Reason("claim-unreadable", workload.ref.name, {"why": workload.fault})
                 made.unreleasable.append((workload, reason))
@@ -270,7 +256,7 @@ class Controller:
                     held.append(assignment)
             elif is_same or self.cache.has_room(placement):
                 self.cache.assume(workload.gang, placement, until_s=until_s)
-                self._released_s[workload.gang] = self._now_s
+                self._notices.released(workload.gang, self._now_s)
                 held.append(assignment)
         if len(held) < len(assignments):
             self._unplaceable.clear()  # who came later was refused room that nobody took
@@ -294,7 +280,7 @@ class Controller:
                 with self.lock:
                     self.cache.forget(workload.gang)
                 self.promised.pop(workload.gang, None)
-                notice = self._notices.get(workload.gang)
+                notice = self._notices.of.get(workload.gang)
                 if failure.what == "refused" and notice is not None:
                     notice.refused, notice.again_s = str(failure.error), self._now_s + self.policy.again_s
         if trouble is not None and not failures:
@@ -313,11 +299,11 @@ class Controller:
         """Tell those that got no place why, where it is time to; return whether all were told that had to be."""
         if not decisions.is_whole:
             return False
-        every_s = max(self.policy.explain_every_s, self.policy.explain_each_s * len(self._notices))
+        every_s = max(self.policy.explain_every_s, self.policy.explain_each_s * len(self._notices.of))
         for workload, choice in decisions.unplaced:
             if self._is_late(self.policy.explain_s):
                 return False
-            notice = self._notices[workload.gang]
+            notice = self._notices.of[workload.gang]
             is_new_offer = choice.offer is not None and notice.what[:1] != ("ask",)
             if self._now_s - notice.at_s < every_s and not is_new_offer:
                 continue
@@ -333,83 +319,29 @@ class Controller:
     ) -> Sequence[Action]:
         """Return what tells one workload why it has no place, what it is offered, and who has to make it again."""
         assert workload.claim is not None, "only what can be read is evaluated"
+        now_s, notice = self._now_s, self._notices.of[workload.gang]
         decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice))
         proposal = None
         if workload.job is not None and choice.offer is None:
-            ask = partial(self._rooms.proposed, holds=self._holds, saved_s=self.saved_s, now_s=self._now_s)
+            ask = partial(self._rooms.proposed, holds=self._holds, saved_s=self.saved_s, now_s=now_s)
             proposal = ask(snapshot, index, workload.claim)
         if proposal is not None:
             moving = room_by_moving(workload.ref.name, proposal)
             decision = replace(decision, reasons=(*decision.reasons, moving))
-        actions, notice = self._report(snapshot, workload, decision), self._notices[workload.gang]
+        actions = self._notices.report(snapshot, workload, decision, now_s=now_s, stamp=self._stamp)
         if proposal is not None and self.policy.does_make_room:
-            actions += self._rooms.make(snapshot, workload.gang, proposal, self._now_s)
+            actions += self._rooms.make(snapshot, workload.gang, proposal, now_s)
         if workload.job is not None:
             offer = offer_of(decision)
             if offer != workload.annotations.get(OFFER, ""):
                 actions.append(Patch(workload.ref, {"metadata": {"annotations": {OFFER: offer or None}}}))
-        elif self._now_s - notice.since_s >= self.policy.reschedule_after_s:
+        elif now_s - notice.since_s >= self.policy.reschedule_after_s:
             # What was injected into it cannot be changed: its owner makes one for another kind of card.
             replaced = recreated(snapshot, index, workload.obj, workload.claim.profile)
-            notice.since_s = self._now_s if replaced else notice.since_s
+            notice.since_s = now_s if replaced else notice.since_s
             actions += replaced
         return actions
 
     def _holds(self) -> Mapping[str, Mapping[str, frozenset[int]]]:
         with self.lock:
             return self.cache.holds()
-
-    def _report(
-        self, snapshot: ClusterSnapshot, workload: PendingWorkload, decision: Decision[Placement]
-    ) -> list[Action]:
-        """Return what writes a decision into the claim, and an event where the answer is another than before."""
-        notice, first = self._notices[workload.gang], decision.reasons[0]
-        notice.at_s = self._now_s
-        actions: list[Action] = []
-        if workload.job is not None:
-            annotations = None if workload.claim is None else workload.annotations
-            actions += claim_of_job(snapshot.claims, workload.ref, decision, self._stamp, annotations=annotations)
-        what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
-        if what != notice.what:
-            notice.what = what
-            actions.append(event(workload.ref, first, is_warning=decision.choice is None))
-        return actions
-
-    def _reschedule(self, snapshot: ClusterSnapshot, index: Index) -> Sequence[Action]:
-        """Have one pod recreated, or one job routed again, that was placed where somebody else was quicker.
-
-        Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
-        devices, and leaves who came second where they are for ever.
-        """
-        self._stuck = {key: self._stuck.get(key, self._now_s) for key in snapshot.unbound}
-        for key, since_s in self._stuck.items():
-            if self._now_s - since_s >= self.policy.reschedule_after_s:
-                self._stuck[key] = self._now_s
-                pod = snapshot.unbound[key]
-                gang = gang_of(pod)
-                if gang.startswith("Pod/"):
-                    actions = recreated(snapshot, index, pod, annotations_of(pod).get(INJECTED, ""))
-                else:
-                    actions = held_back(snapshot, index, gang)
-                if actions:
-                    return actions
-        return ()
-
-    def _settle(self, snapshot: ClusterSnapshot) -> list[Action]:
-        """Have claims say so where their jobs run: who released them may have ended, or not been heard, before."""
-        actions: list[Action] = []
-        if self._now_s - self._settled_s < self.policy.settle_every_s:
-            return actions
-        self._settled_s = self._now_s
-        self._released_s = {gang: at_s for gang, at_s in self._released_s.items() if gang in snapshot.jobs}
-        for gang, job in snapshot.jobs.items():
-            is_recent = self._now_s - self._released_s.get(gang, float("-inf")) < self.policy.settle_every_s
-            placement = snapshot.placements.get(gang)
-            if is_recent or placement is None or not (job.is_managed and job.runs):
-                continue
-            if not says_routed(snapshot.claims, job.ref):
-                data = {"devices": placement.devices_per_pod, "model": placement.model}
-                data |= {"pods": len(placement.pods), "nodes": len(placement.nodes)}
-                decision = just(Reason("gang-runs", job.ref.name, data), placement)
-                actions += claim_of_job(snapshot.claims, job.ref, decision, self._stamp)
-        return actions

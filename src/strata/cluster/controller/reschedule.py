@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from strata.cluster.api.actions import Action, Delete, Patch, event, ref_of
 from strata.cluster.api.jobs import suspension
 from strata.cluster.api.kinds import POD, Object, annotations_of, meta
+from strata.cluster.api.placement_annotation import INJECTED, gang_of
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, job_claim, named_claim
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.index import Index
 from strata.decision import Reason
 from strata.errors import BadFile
+
+
+@dataclass
+class Stuck:
+    """Since when pods wait for kube-scheduler where they were placed.
+
+    Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
+    devices, and leaves who came second where they are for ever.
+    """
+
+    _since_s: dict[str, float] = field(default_factory=dict)
+
+    def reschedule(
+        self, snapshot: ClusterSnapshot, index: Index, *, now_s: float, after_s: float
+    ) -> Sequence[Action]:
+        """Have one pod recreated, or one job routed again, that was placed where somebody else was quicker."""
+        self._since_s = {key: self._since_s.get(key, now_s) for key in snapshot.unbound}
+        for key, since_s in self._since_s.items():
+            if now_s - since_s >= after_s:
+                self._since_s[key] = now_s
+                pod = snapshot.unbound[key]
+                gang = gang_of(pod)
+                if gang.startswith("Pod/"):
+                    actions = recreated(snapshot, index, pod, annotations_of(pod).get(INJECTED, ""))
+                else:
+                    actions = held_back(snapshot, index, gang)
+                if actions:
+                    return actions
+        return ()
 
 
 def recreated(snapshot: ClusterSnapshot, index: Index, pod: Object, profile: str) -> Sequence[Action]:
