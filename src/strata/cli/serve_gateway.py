@@ -77,9 +77,10 @@ def _serve(options: dict[str, Any]) -> None:
     from strata.serving.gateway.build import GatewaySettings, build
     from strata.serving.gateway.discovery import read_backend
     from strata.serving.live.config import SchedulerConfig
+    from strata.serving.tokens import ByteTokenizer
     from strata.serving.worker.shape import Shape
 
-    shape = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"])
+    model = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"]).hosted
     token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
     config = SchedulerConfig(
         allocation_strategy=options["allocation"],
@@ -90,13 +91,13 @@ def _serve(options: dict[str, Any]) -> None:
     )
     settings = GatewaySettings(
         config,
-        shape,
+        (model, ByteTokenizer()),
         backends=tuple(read_backend(text) for text in options["backends"]),
         token=token,
         node_token=options["node_token"] or token,
         backend_token=os.environ.get("STRATA_BACKEND_TOKEN", ""),
     )
-    clash = next((backend for backend in settings.backends if backend.model == shape.spec.name), None)
+    clash = next((backend for backend in settings.backends if backend.model == model.name), None)
     if clash:
         raise UsageError(
             f"{clash.url}: the name {clash.model!r} is taken by the workers' model", hint="another model=NAME"

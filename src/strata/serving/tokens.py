@@ -1,14 +1,14 @@
-"""Text as tokens of the small models that workers host: the bytes of UTF-8, a begin and an end.
+"""Text as tokens: what any tokenizer does for the gateway (`Tokenizer`), and that of the small made-up model.
 
-Exact and reversible, needs no file, and every text is legal; real tokenizers live in the engines that the gateway
-fronts (vLLM, SGLang).
+The small model's tokens are the bytes of UTF-8, a begin and an end: exact and reversible, no file is needed, and
+every text is legal. Those of a real model are in `pretrained.tokenizer`.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 BOS: Final = 256
 EOS: Final = 257
@@ -18,6 +18,55 @@ VOCAB_SIZE: Final = 258
 def encode(text: str) -> tuple[int, ...]:
     """Return the begin and the bytes of a text; lone surrogates, which JSON may hold, become question marks."""
     return (BOS, *text.encode("utf-8", errors="replace"))
+
+
+class TokenDecoder(Protocol):
+    """Tokens of one answer to text, as they come."""
+
+    def push(self, token: int) -> str:
+        """Return the text that a token completes, perhaps none."""
+
+    def end(self) -> str:
+        """Return what is left."""
+
+
+class Tokenizer(Protocol):
+    """Text and tokens of one model. stop_tokens: those that end an answer."""
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Tokens that end an answer."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return a prompt's tokens."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the tokens of a chat, `role` and `content` of each message, up to where the answer begins.
+
+        Raises ValueError saying why the model takes no such chat.
+        """
+
+    def decoder(self, prompt: Sequence[int]) -> TokenDecoder:
+        """Return what makes text of the tokens after a prompt."""
+
+
+class ByteTokenizer:
+    """The small model's."""
+
+    stop_tokens: tuple[int, ...] = (EOS,)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the begin and the bytes."""
+        return encode(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the chat as lines that the model goes on with: `role: content`, then `assistant:`."""
+        lines = (f"{message['role']}: {message['content']}\n" for message in messages)
+        return encode("".join(lines) + "assistant:")
+
+    def decoder(self, prompt: Sequence[int]) -> TokenDecoder:
+        """Return what makes text of bytes."""
+        return TextStream()
 
 
 class TextStream:

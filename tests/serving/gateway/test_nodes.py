@@ -104,7 +104,7 @@ def deaf(worker):
 
 
 def test_a_route_that_joins_parts_of_two_pipelines_names_the_plan_on_each_of_them():
-    half = SHAPE.weight_bytes(0, 2) + DEMAND.batch * DEMAND.kv_tokens * SHAPE.kv_bytes_per_token(0, 2)
+    half = SHAPE.weight_bytes(0, 2) + DEMAND.batch * SHAPE.kv_bytes(0, 2, tokens=DEMAND.kv_tokens)
 
     async def scenario():
         world = World(num_workers=4, config=replace(FAST, routing_strategy="dp"))

@@ -34,7 +34,7 @@ class SocketWorker(FakeWorker):
 @asynccontextmanager
 async def gateway(*options, num_workers=2):
     """Yield the process, a client of it and its workers, which are loaded."""
-    told = ["--port", "0", "--layers", str(SHAPE.num_layers), "--hidden", str(SHAPE.hidden_size), *options]
+    told = ["--port", "0", "--layers", str(SHAPE.num_layers), "--hidden", str(SHAPE.info.hidden_size), *options]
     told += ["--heartbeat-timeout", "600"]  # they send none
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata", "serve", "gateway", *told),

@@ -17,19 +17,19 @@ import httpx
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
 from strata.serving.gateway.app import make_frame
-from strata.serving.gateway.build import DEMAND, tiny_model
+from strata.serving.gateway.build import DEMAND
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Tick
-from strata.serving.tokens import encode
+from strata.serving.tokens import ByteTokenizer, encode
 from strata.serving.wire import GenerateMessage, RangeMessage
 from strata.serving.worker.shape import Shape
 from tests.serving.texts import decode
 
-SHAPE = Shape(num_layers=4, hidden_size=32)
+SHAPE = Shape(num_layers=4, hidden_size=32).hosted
 FAST = SchedulerConfig(heartbeat_timeout=12.0, heartbeat_interval_s=1.0)
 
 
@@ -231,11 +231,12 @@ class World:
         self.gateway.new_id, self.gateway.wall_clock = lambda: str(next(ids)), lambda: 1.7e9
         backend_client = Workers(
             httpx.AsyncClient(transport=Wires(self.workers)),
-            max_positions=SHAPE.max_positions,
+            SHAPE,
+            ByteTokenizer(),
             default_tokens=DEMAND.output_tokens,
             silence_s=60.0,
         )
-        core = Core(config, tiny_model(SHAPE), DEMAND)
+        core = Core(config, SHAPE.info, DEMAND)
         self.driver = Driver(core, backend_client, self.gateway.meters, clock=lambda: self.now_s)
         self.gateway.drivers["tiny"] = self.gateway.workers = self.driver
         self.frame: Frame = make_frame(self.gateway, limits=Limits(**limits))

@@ -12,7 +12,7 @@ from strata.serving.worker.holder import ChainError
 from strata.serving.worker.shape import Shape
 from strata.serving.worker.worker import Worker
 
-SHAPE = Shape(num_layers=6, hidden_size=4, num_heads=2, max_positions=64)
+SHAPE = Shape(num_layers=6, hidden_size=4, num_heads=2, max_positions=64).hosted
 
 
 class NumberPart:

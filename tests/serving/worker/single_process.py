@@ -33,7 +33,9 @@ def generate(
 ) -> list[int]:
     """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
     maker, cache = LayerMaker(shape), Cache(shape.max_positions)
-    part = maker.part(0, shape.num_layers, {n: maker.layer(n) for n in shape.layer_numbers(0, shape.num_layers)})
+    part = maker.part(
+        0, shape.num_layers, {n: maker.layer(n) for n in shape.hosted.layer_numbers(0, shape.num_layers)}
+    )
     given, position, written = list(prompt), 0, list[int]()
     with one_thread():
         while len(written) < max_tokens and position + len(given) < shape.max_positions:

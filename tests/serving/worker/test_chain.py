@@ -223,7 +223,7 @@ def test_no_room_names_nobody():
     weights = SHAPE.weight_bytes(0, 6)
 
     async def timeline():
-        async with Cluster(memory_bytes=weights + 10 * SHAPE.kv_bytes_per_token(0, 6)) as cluster:
+        async with Cluster(memory_bytes=weights + SHAPE.kv_bytes(0, 6, tokens=10)) as cluster:
             return await cluster.lines(max_tokens=8), await cluster.lines(max_tokens=7, attempt=2)
 
     refused, taken = run(timeline())

@@ -6,7 +6,7 @@ from strata.serving.worker.holder import AttemptKey, Holder, Refused
 from tests.serving.worker.builders import SHAPE, NumberMaker
 
 WEIGHTS = SHAPE.weight_bytes(2, 4)
-TOKEN = SHAPE.kv_bytes_per_token(2, 4)
+TOKEN = SHAPE.kv_bytes(2, 4, tokens=1)
 
 
 def holder(*, kv_tokens=100, slots=4):

@@ -17,7 +17,7 @@ def parts(*cuts):
 
     maker, ends = LayerMaker(SHAPE), (*cuts, SHAPE.num_layers)
     return [
-        maker.part(first, end, {n: maker.layer(n) for n in SHAPE.layer_numbers(first, end)})
+        maker.part(first, end, {n: maker.layer(n) for n in SHAPE.hosted.layer_numbers(first, end)})
         for first, end in zip((0, *cuts), ends, strict=True)
     ]
 
@@ -158,7 +158,7 @@ def test_cached_attention_is_the_attention_of_training():
 def test_the_shape_knows_the_bytes_of_the_weights():
     for part, first, end in zip(parts(1, 3), (0, 1, 3), (1, 3, 5), strict=True):
         held = sum(p.numel() * p.element_size() for layer in part.layers.values() for p in layer.parameters())
-        assert held == SHAPE.weight_bytes(first, end)
+        assert held == SHAPE.hosted.weight_bytes(first, end)
 
 
 def test_the_shape_knows_the_bytes_of_keys_and_values():
@@ -168,7 +168,7 @@ def test_the_shape_knows_the_bytes_of_keys_and_values():
     hidden = parts(1, 3)[0].run(Cache(10), PROMPT, position=0)
     part.run(cache, hidden, position=0)
     held = sum(one._rows.numel() * one._rows.element_size() for one in cache.values())
-    assert held == 10 * SHAPE.kv_bytes_per_token(1, 3)
+    assert held == SHAPE.hosted.kv_bytes(1, 3, tokens=10)
 
 
 def test_the_machine_is_measured():

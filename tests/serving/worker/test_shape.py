@@ -17,7 +17,7 @@ def test_a_model_that_cannot_be_is_refused(fields):
 
 
 def test_the_parts_of_a_model_weigh_what_it_weighs():
-    shape = Shape()
+    shape = Shape().hosted
     assert shape.weight_bytes(0, 5) + shape.weight_bytes(5, 11) + shape.weight_bytes(11, 12) == shape.weight_bytes(
         0, 12
     )

@@ -12,6 +12,7 @@ from strata.serving.gateway.openai import ApiError, GenerationRequest
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
+from strata.serving.tokens import TextStream, TokenDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,10 @@ class BackendClient(ABC):
     @abstractmethod
     def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return what the scheduler is told of a request, and its prompt. Raises ApiError where it never fits."""
+
+    def decoder(self, prompt: tuple[int, ...]) -> TokenDecoder:
+        """Return what makes text of the tokens of an answer; engines write text."""
+        return TextStream()
 
     @abstractmethod
     async def attempt(self, stream: RequestStream, dispatch: Dispatch) -> AttemptResult:

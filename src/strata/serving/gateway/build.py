@@ -20,11 +20,13 @@ from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.workers import Workers
+from strata.serving.hosted import HostedModel
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.tasks import TaskSet
+from strata.serving.tokens import Tokenizer
 from strata.serving.wire import node_client
-from strata.serving.worker.shape import ELEMENT_BYTES, Shape
+from strata.serving.worker.shape import Shape
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 
@@ -37,10 +39,10 @@ ASK_AGAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What a gateway is told. shape: of the workers' model, None to take none."""
+    """What a gateway is told. model: the workers', with its tokenizer; None to take no workers."""
 
     config: SchedulerConfig
-    shape: Shape | None
+    model: tuple[HostedModel, Tokenizer] | None
     backends: tuple[Backend, ...] = ()
     limits: Limits = field(default_factory=Limits)
     token: str = ""
@@ -50,7 +52,7 @@ class GatewaySettings:
 
 def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[Gateway, Frame]:
     """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
-    gateway = Gateway(fingerprint=settings.shape.fingerprint if settings.shape else "")
+    gateway = Gateway(fingerprint=settings.model[0].fingerprint if settings.model else "")
     builder = _Builder(gateway, settings, clock)
     frame = make_frame(
         gateway,
@@ -62,15 +64,9 @@ def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[
     return gateway, frame
 
 
-def tiny_model(shape: Shape) -> ModelInfo:
-    """Return the workers' model as planners see it."""
-    model = ModelInfo.of(shape.spec, weight_bytes_per_param=ELEMENT_BYTES, kv_element_bytes=ELEMENT_BYTES)
-    return replace(model, hidden_bytes=float(ELEMENT_BYTES * shape.hidden_size))
-
-
 def engine_model(name: str) -> ModelInfo:
     """Return the model of engines: they are never cut, so of its layers only that there are some matters."""
-    return replace(tiny_model(Shape(num_layers=1)), model_name=name)
+    return replace(Shape(num_layers=1).hosted.info, model_name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +80,17 @@ class _Builder:
     async def start(self, stack: AsyncExitStack) -> None:
         """Serve until the stack is left."""
         settings = self.settings
-        if settings.shape:
+        if settings.model:
+            model, tokenizer = settings.model
             client = await stack.enter_async_context(node_client(settings.node_token))
             workers = Workers(
                 client,
-                max_positions=settings.shape.max_positions,
+                model,
+                tokenizer,
                 default_tokens=DEMAND.output_tokens,
                 silence_s=settings.limits.answer_s,
             )
-            self.gateway.workers = self._driver(tiny_model(settings.shape), workers)
+            self.gateway.workers = self._driver(model.info, workers)
         if settings.backends:
             client = await stack.enter_async_context(node_client(settings.backend_token))
             tasks = TaskSet(lambda error: log.error("a background task ended unexpectedly", exc_info=error))

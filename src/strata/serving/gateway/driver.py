@@ -71,7 +71,12 @@ class Driver:
         signal, prompt = self.backend_client.admit(request, request_id)
         signal = replace(signal, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
         stream = self.streams[request_id] = RequestStream(
-            request, signal, prompt, arrived_s=self.clock(), on_first_token=self._first_token
+            request,
+            signal,
+            prompt,
+            arrived_s=self.clock(),
+            decoder=self.backend_client.decoder(prompt),
+            on_first_token=self._first_token,
         )
         self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
         self.post(events.Arrive(signal))

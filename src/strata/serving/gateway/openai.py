@@ -193,8 +193,8 @@ class ChatRequest(GenerationRequest):
 
     @property
     def text(self) -> str:
-        """The chat as a text that a small model goes on with: `role: content` lines, then `assistant:`."""
-        return "".join(f"{message.role}: {message.text}\n" for message in self.messages) + "assistant:"
+        """The chat as one text: its length tells about how many tokens it has."""
+        return "".join(f"{message.role}: {message.text}\n" for message in self.messages)
 
     @property
     def token_limit(self) -> int | None:

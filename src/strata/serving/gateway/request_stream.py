@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
 from strata.serving.request import RequestSignal
-from strata.serving.tokens import StopFinder, TextStream
+from strata.serving.tokens import StopFinder, TokenDecoder
 
 ROOM: Final = 64
 """Pieces that wait for a slow client before nothing more is read from the worker."""
@@ -22,6 +22,7 @@ class RequestStream:
     """The meeting point of attempts, which write, and the client's connection, which reads.
 
     `attempt` is the one that may write; the scheduler numbers them from 1. on_first_token: called once in each.
+    decoder: makes text of workers' tokens.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class RequestStream:
         prompt: tuple[int, ...],
         *,
         arrived_s: float,
+        decoder: TokenDecoder,
         on_first_token: Callable[[RequestStream], None],
     ) -> None:
         self.request, self.signal, self.prompt, self.arrived_s = request, signal, prompt, arrived_s
@@ -49,7 +51,7 @@ class RequestStream:
         self.fault: ApiError | None = None
         self.engine_usage: Usage | None = None
         self._on_first_token, self._has_begun = on_first_token, False
-        self._decoder, self._stops = TextStream(), StopFinder(request.stops)
+        self._decoder, self._stops = decoder, StopFinder(request.stops)
         self._pieces = deque[Piece]()
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._has_room.set()

@@ -13,12 +13,13 @@ import httpx
 
 from strata.serving import wire
 from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
-from strata.serving.gateway.openai import ApiError, GenerationRequest
+from strata.serving.gateway.openai import ApiError, ChatRequest, GenerationRequest
 from strata.serving.gateway.request_stream import RequestStream
+from strata.serving.hosted import HostedModel
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 from strata.serving.routing.prefix import block_hashes
-from strata.serving.tokens import EOS, VOCAB_SIZE, encode
+from strata.serving.tokens import TokenDecoder, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -31,32 +32,40 @@ SEEDS: Final = 10**9
 
 
 class Workers(BackendClient):
-    """The workers of one model. max_positions: tokens that a sequence may have, prompt and answer together.
+    """The workers of one model.
 
     They may be silent for long: workers notice of each other what is stuck, and heartbeats tell whether they live.
     """
 
     def __init__(
-        self, client: httpx.AsyncClient, *, max_positions: int, default_tokens: int, silence_s: float
+        self,
+        client: httpx.AsyncClient,
+        model: HostedModel,
+        tokenizer: Tokenizer,
+        *,
+        default_tokens: int,
+        silence_s: float,
     ) -> None:
         super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
-        self.max_positions = max_positions
+        self.model, self.tokenizer = model, tokenizer
 
     def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
-        """Return the request in tokens. Raises ApiError for what the small models cannot do."""
+        """Return the request in tokens. Raises ApiError for what our own workers cannot do."""
         if request.extra:
             name = request.extra[0]
             raise ApiError(400, f"{name} is not supported by this model", "unsupported_parameter", param=name)
-        prompt = request.tokens or encode(request.text)
-        if max(prompt) >= VOCAB_SIZE:
-            raise ApiError(400, f"tokens must be below {VOCAB_SIZE}", "invalid_value", param="prompt")
-        room = self.max_positions - len(prompt)
+        prompt = request.tokens or self._encode(request)
+        if not prompt:
+            raise ApiError(400, "prompt: has no tokens", "invalid_value", param="prompt")
+        if max(prompt) >= self.model.vocab_size:
+            problem = f"tokens must be below {self.model.vocab_size}"
+            raise ApiError(400, problem, "invalid_value", param="prompt")
+        room = self.model.max_positions - len(prompt)
         limit = request.token_limit
         max_tokens = min(self.default_tokens, room) if limit is None else limit
         if room < max(max_tokens, 1):
-            problem = (
-                f"{len(prompt)} prompt and {max_tokens} output tokens exceed the limit of {self.max_positions}"
-            )
+            most = self.model.max_positions
+            problem = f"{len(prompt)} prompt and {max_tokens} output tokens exceed the limit of {most}"
             raise ApiError(400, problem, "context_length_exceeded", param="max_tokens")
         signal = RequestSignal(
             request_id,
@@ -66,6 +75,20 @@ class Workers(BackendClient):
             blocks=block_hashes(prompt),
         )
         return signal, prompt
+
+    def _encode(self, request: GenerationRequest) -> tuple[int, ...]:
+        if not isinstance(request, ChatRequest):
+            return self.tokenizer.encode(request.text)
+        try:
+            return self.tokenizer.encode_chat(
+                [{"role": message.role, "content": message.text} for message in request.messages]
+            )
+        except ValueError as error:
+            raise ApiError(400, f"messages: {error}", "invalid_value", param="messages") from None
+
+    def decoder(self, prompt: tuple[int, ...]) -> TokenDecoder:
+        """Return what makes text of the tokens of an answer."""
+        return self.tokenizer.decoder(prompt)
 
     async def attempt(self, stream: RequestStream, dispatch: Dispatch) -> AttemptResult:
         """Stream from the first worker of a route; go on from what its stream has."""
@@ -86,7 +109,7 @@ class Workers(BackendClient):
             max_tokens=stream.signal.max_tokens,
             temperature=1.0 if stream.request.temperature is None else stream.request.temperature,
             seed=_seed(stream),
-            stop_tokens=(EOS,),
+            stop_tokens=self.tokenizer.stop_tokens,
         )
         timeout = httpx.Timeout(ORDER_TIMEOUT_S, read=self.silence_s)
         try:

@@ -57,11 +57,11 @@ def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[
     registry = Registry()
     requests = Counter("strata_worker_requests_total", "Answers by status.", ["code"], registry=registry)
     _gauges(registry, worker)
-    shape = worker.shape
+    model = worker.model
     made = WorkerFrame(
         Starlette(routes=_routes(worker, registry), lifespan=lifespan),
         realms=(Realm("/", token, drains=False), Realm("/generate", token), Realm("/healthz", drains=False)),
-        limits=Limits(body_bytes=shape.max_positions * max(4 * shape.hidden_size, 16) + 2**16),
+        limits=Limits(body_bytes=model.max_positions * max(4 * model.info.hidden_size, 16) + 2**16),
         requests=requests,
     )
     made.worker, made.on_drain = worker, on_drain
@@ -122,7 +122,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         except ValueError as error:
             return _refusal(422, str(error))
         try:
-            await worker.stage.step(header, from_bytes(await request.body(), worker.shape.hidden_size))
+            await worker.stage.step(header, from_bytes(await request.body(), worker.model.info.hidden_size))
         except ChainError as fault:
             answer = wire.StepError(error=str(fault), node_id=fault.node_id)
             return JSONResponse(answer.model_dump(), status_code=BROKEN)

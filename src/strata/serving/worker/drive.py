@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from strata.serving.tasks import TaskSet
-from strata.serving.tokens import VOCAB_SIZE
 from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
 from strata.serving.worker.holder import AttemptKey, ChainError
 from strata.serving.worker.stage import StageRunner
@@ -75,10 +74,11 @@ class ChainDriver:
     async def _tokens(
         self, stage: StageRunner, message: GenerateMessage, drive: _Drive
     ) -> AsyncGenerator[GenerateLine, None]:
-        most = stage.holder.shape.max_positions
+        model = stage.holder.model
+        most = model.max_positions
         given = [*message.prompt, *message.generated]
-        if max(given) >= VOCAB_SIZE:
-            raise ChainError(f"token {max(given)} is not below {VOCAB_SIZE}")
+        if max(given) >= model.vocab_size:
+            raise ChainError(f"token {max(given)} is not below {model.vocab_size}")
         num_written, position, replayed = len(message.generated), 0, len(message.generated)
         kv_tokens = min(len(message.prompt) + message.max_tokens, most)
         for number in range(message.max_tokens):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from strata.errors import StrataError
-from strata.serving.worker.shape import Shape
+from strata.serving.hosted import HostedModel
 
 STOPPED: Final = 4096
 """Attempts that are remembered after their end: an abort may overtake the step it is about."""
@@ -85,8 +85,8 @@ class Sequence:
 class Holder:
     """Layers by plan, sequences by attempt, and room for no more than the memory and the slots."""
 
-    def __init__(self, shape: Shape, maker: StageMaker, *, memory_bytes: float, slots: int) -> None:
-        self.shape, self.maker = shape, maker
+    def __init__(self, model: HostedModel, maker: StageMaker, *, memory_bytes: float, slots: int) -> None:
+        self.model, self.maker = model, maker
         self.memory_bytes, self.slots = memory_bytes, slots
         self.plans: dict[int, Held] = {}
         self.sequences: dict[AttemptKey, Sequence] = {}
@@ -109,7 +109,7 @@ class Holder:
 
         While two plans are held, the layers that only the smaller one needs come on top.
         """
-        weights = max((self.shape.weight_bytes(held.first, held.end) for held in self.plans.values()), default=0)
+        weights = max((self.model.weight_bytes(held.first, held.end) for held in self.plans.values()), default=0)
         return self.memory_bytes - weights
 
     def open(self, version: int, first: int, end: int) -> tuple[int, ...] | None:
@@ -117,20 +117,20 @@ class Holder:
 
         Raises Refused where the layers do not fit, or the plan is here with others.
         """
-        if not 0 <= first < end <= self.shape.num_layers:
-            raise Refused(f"a model of {self.shape.num_layers} layers has no layers [{first}, {end})")
+        if not 0 <= first < end <= self.model.num_layers:
+            raise Refused(f"a model of {self.model.num_layers} layers has no layers [{first}, {end})")
         if held := self.plans.get(version):
             if (held.first, held.end) != (first, end):
                 raise Refused(f"plan {version} already has layers [{held.first}, {held.end})")
             held.is_released = False
             return None
-        need_bytes = self.shape.weight_bytes(first, end)
+        need_bytes = self.model.weight_bytes(first, end)
         if need_bytes > self.memory_bytes:
             raise Refused(
                 f"layers [{first}, {end}) need {need_bytes} bytes; {self.memory_bytes:.0f} are available"
             )
         self.plans[version] = Held(first, end)
-        return tuple(n for n in self.shape.layer_numbers(first, end) if n not in self._layers)
+        return tuple(n for n in self.model.layer_numbers(first, end) if n not in self._layers)
 
     def close(self, version: int, made: Mapping[int, Any]) -> bool:
         """Put made layers in their place; return whether the plan is still wanted, and ready now."""
@@ -138,7 +138,7 @@ class Holder:
         if held is None:
             return False
         self._layers.update(made)
-        numbers = self.shape.layer_numbers(held.first, held.end)
+        numbers = self.model.layer_numbers(held.first, held.end)
         held.part = self.maker.part(held.first, held.end, {n: self._layers[n] for n in numbers})
         return True
 
@@ -163,7 +163,7 @@ class Holder:
             raise Refused(f"attempt {key.attempt} of {key.request_id} {what}")
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
-        kv_bytes = kv_tokens * self.shape.kv_bytes_per_token(first, end)
+        kv_bytes = self.model.kv_bytes(first, end, tokens=kv_tokens)
         if self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
             room = max(0.0, self.kv_capacity_bytes - self.kv_bytes)
             raise Refused(f"{kv_tokens} tokens need {kv_bytes} bytes of KV memory; {room:.0f} are free")
@@ -203,5 +203,5 @@ class Holder:
         for version, held in list(self.plans.items()):
             if held.is_released and id(held) not in used:
                 del self.plans[version]
-        wanted = {n for held in self.plans.values() for n in self.shape.layer_numbers(held.first, held.end)}
+        wanted = {n for held in self.plans.values() for n in self.model.layer_numbers(held.first, held.end)}
         self._layers = {n: layer for n, layer in self._layers.items() if n in wanted}

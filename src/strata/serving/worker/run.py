@@ -62,7 +62,7 @@ class _WorkerProcess:
         self._client = node_client(settings.token)
         self.worker = Worker(
             settings.node_id,
-            settings.shape,
+            settings.shape.hosted,
             LayerMaker(settings.shape, settings.device),
             memory_bytes=settings.hardware.memory_bytes,
             peers=HttpPeers(self._client, node_id=settings.node_id, step_limit_s=STEP_LIMIT_S),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.errors import UsageError
+from strata.serving.hosted import HostedModel
 from strata.serving.tokens import VOCAB_SIZE
+from strata.workload.inference import ModelInfo
 from strata.workload.model import ModelSpec
 
 ELEMENT_BYTES: Final = 4
@@ -58,15 +60,13 @@ class Shape:
             max_sequence_length=self.max_positions,
         )
 
-    def layer_numbers(self, first: int, end: int) -> range:
-        """Return what goes with blocks [first, end), as `workload.tiny` counts: embedding 0, blocks, head."""
-        return range(first + (first > 0), end + 1 + (end == self.num_layers))
-
-    def weight_bytes(self, first: int, end: int) -> int:
-        """Return the bytes of blocks [first, end), of embedding and head too where they go with them."""
-        params = self.spec.params_per_layer
-        return ELEMENT_BYTES * sum(params[number] for number in self.layer_numbers(first, end))
-
-    def kv_bytes_per_token(self, first: int, end: int) -> int:
-        """Return the bytes layers [first, end) keep for one token."""
-        return 2 * (end - first) * self.hidden_size * ELEMENT_BYTES
+    @property
+    def hosted(self) -> HostedModel:
+        """The model as the gateway and workers know it."""
+        info = ModelInfo.of(self.spec, weight_bytes_per_param=ELEMENT_BYTES, kv_element_bytes=ELEMENT_BYTES)
+        return HostedModel(
+            info=replace(info, hidden_bytes=float(ELEMENT_BYTES * self.hidden_size)),
+            vocab_size=VOCAB_SIZE,
+            max_positions=self.max_positions,
+            fingerprint=self.fingerprint,
+        )

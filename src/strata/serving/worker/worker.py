@@ -10,12 +10,12 @@ from contextlib import aclosing
 from typing import Final
 
 from strata.clock import Clock
+from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import AttemptKey, ChainError, Holder, StageMaker
 from strata.serving.worker.links import HttpPeers
-from strata.serving.worker.shape import Shape
 from strata.serving.worker.stage import StageRunner
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Worker:
     def __init__(
         self,
         node_id: str,
-        shape: Shape,
+        model: HostedModel,
         maker: StageMaker,
         *,
         memory_bytes: float,
@@ -47,8 +47,8 @@ class Worker:
         lease_s: float = LEASE_S,
         in_thread: Callable[[], None] = lambda: None,
     ) -> None:
-        self.node_id, self.shape, self.maker, self.peers = node_id, shape, maker, peers
-        self.holder = Holder(shape, maker, memory_bytes=memory_bytes, slots=slots)
+        self.node_id, self.model, self.maker, self.peers = node_id, model, maker, peers
+        self.holder = Holder(model, maker, memory_bytes=memory_bytes, slots=slots)
         self.driver = ChainDriver(step_limit_s=step_limit_s)
         self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
         self._clock, self._lease_s = clock, lease_s
