@@ -28,6 +28,9 @@ from strata.cluster.cache.cache import WATCHED
 from strata.cluster.controller.manager import ControllerMetrics
 from strata.cluster.controller.process import LEASE
 from strata.cluster.extender.app import make_frame as extender_frame
+from strata.cluster.multikueue.process import LEASE as DISPATCHERS_LEASE
+from strata.cluster.multikueue.process import MANAGED as MANAGED_BY_DISPATCHER
+from strata.cluster.multikueue.process import OF_WORKERS
 from strata.fleet.slices import LIBRARY
 from tests import ROOT
 from tests.cluster.builders import node
@@ -217,6 +220,36 @@ def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
     kueue = kinds.WORKLOAD.group
     expected |= {(kueue, f"{kind.plural}/status", "patch") for kind in (kinds.WORKLOAD, kinds.ADMISSION_CHECK)}
     assert may == expected | {(kueue, kinds.WORKLOAD.plural, "patch")}
+
+
+def role_rights(path: Path, name: str) -> set:
+    (role,) = (one for one in documents(path) if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name)
+    return {
+        ((group, resource), verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_dispatcher_of_multikueue_may_do_what_it_does_and_nothing_else():
+    manager = DEPLOY / "components/multikueue/dispatcher.yaml"
+    expected = {right for kind in MANAGED_BY_DISPATCHER for right in rights(kind, "list", "watch")}
+    expected |= rights(kinds.WORKLOAD, "patch", sub="status") | rights(kinds.EVENT, "create", "patch")
+    expected |= rights(kinds.COMPUTE_CLAIM, "create", "patch") | rights(kinds.COMPUTE_CLAIM, "patch", sub="status")
+    assert role_rights(manager, "strata-dispatcher") == expected
+    worker = DEPLOY / "components/multikueue-worker/account.yaml"
+    more = {right for kind in set(OF_WORKERS) - set(WATCHED) for right in rights(kind, "list", "watch")}
+    assert role_rights(worker, "strata-dispatcher-worker") == more
+    (deployment,) = (one for one in documents(manager) if one["kind"] == "Deployment")
+    _, name, *arguments = container(deployment)["args"]
+    told = parsed(name, arguments)
+    mounts = {mount["mountPath"] for mount in container(deployment)["volumeMounts"]}
+    assert {str(Path(told[key]).parent) for key in ("fleet_file", "workers")} <= mounts
+    assert told["namespace"] == deployment["metadata"]["namespace"] == NAMESPACE
+    (lease,) = (one for one in documents(manager) if one["kind"] == "Role")
+    assert lease["rules"][1]["resourceNames"] == [DISPATCHERS_LEASE]
 
 
 FRACTIONS = "components/fractions"

@@ -42,6 +42,10 @@ kube = _group(
             "Route suspended jobs, and take broken nodes out.",
         ),
         "crds": ("strata.cli.kube_manifests:crds", "Print the custom resource definitions, for kubectl apply."),
+        "dispatch": (
+            "strata.cli.kube_dispatch:dispatch",
+            "Nominate worker clusters for the workloads of MultiKueue.",
+        ),
         "extender": (
             "strata.cli.kube_extender:extender",
             "Answer schedulers that ask which nodes a pod may go to.",

@@ -138,6 +138,37 @@ CLUSTER: Final[Meanings] = {
         "The folder that a job names for its checkpoints does not exist, is outside the controller's folder, or "
         "cannot be read.",
         "Name a readable folder inside the one given to the controller (--checkpoints)."),
+    "cluster-offered": Meaning(
+        "{pods} pods of {devices} {model} within {level}; {cost} for {run} of running{way}; takes {chance:.0%} of "
+        "what it is offered",
+        "The cluster's own router would place the gang there now. It costs what the devices cost while the job "
+        "runs and while its data comes, and what sending that costs; who takes more offers goes first."),
+    "cluster-next": Meaning("is offered it next: {what}",
+        "Another cluster costs less, or has the card the job was written for. If that does not admit the job "
+        "within a minute, this one is nominated beside it."),
+    "cluster-any": Meaning("has not been asked: the job asks for no accelerators of ours",
+        "The dispatcher knows nothing that would tell clusters apart for such a job.",
+        "No action is needed."),
+    "cluster-unseen": Meaning("is offered it untried: {why}",
+        "Nothing is known of the cluster's devices, so it comes after all others.",
+        "Name its context in a driver of the fleet file, and let the dispatcher's kubeconfig reach it."),
+    "cluster-queues": Meaning("may queue it: no cluster has room, and this one has such cards",
+        "No cluster has had room for minutes. A cluster's own Kueue may make some, by preemption for example."),
+    "cluster-adopted": Meaning("was nominated before",
+        "Another dispatcher nominated it, or this one before it started."),
+    "cluster-full": Meaning("{why}",
+        "The cluster's own router has no place for the gang now.",
+        "Wait, or ask the cluster: strata kube why --context."),
+    "cluster-away": Meaning("is not reached: {why}",
+        "Kueue has no connection to the cluster, so nothing can be sent there.",
+        "kubectl get multikueuecluster -o yaml says more."),
+    "cluster-refused": Meaning("did not take {devices} devices of this queue: {why}; is asked again after {until}",
+        "It was offered a gang as large and did not admit it in time, or gave it back. It is left alone for two "
+        "minutes, twice as long each time, up to half an hour.",
+        "Give the queue quota there, or wait."),
+    "no-cluster": Meaning("no worker cluster is named for this queue",
+        "The AdmissionCheck of MultiKueue names no MultiKueueConfig, or one without clusters.",
+        "Name clusters in the MultiKueueConfig."),
     "no-peer-access": Meaning("devices of a node cannot reach each other's memory",
         "Peer access is off or missing; collectives go through the host, and the environment says so.",
         "No action is needed; enable peer access if the hardware supports it."),

@@ -13,6 +13,7 @@ ai.compute/gang-size: "4"        pods placed together or not at all
 ai.compute/topology: prefer      none, prefer or require
 ai.compute/within: rdma          how near the gang must be: node, rdma or rack
 ai.compute/framework, ai.compute/profile, ai.compute/priority
+ai.compute/data: 2TB, ai.compute/data-domain   what it reads, and the domain where that is
 ai.compute/preemptible: "true"   may be moved, from its checkpoint, so that another fits
 """
 
@@ -38,7 +39,7 @@ LEVELS: Final = ("node", "rdma", "rack")
 OTHERS: Final = (
     "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
     "checkpoint", "checkpoint-dir", "preemptible", "claim", "injected", "container", "counted", "waiting",
-    "visible", "limits",
+    "visible", "limits", "data", "data-domain",
 )  # fmt: skip
 """Our keys outside the claim: what the controller and the webhook write or read."""
 

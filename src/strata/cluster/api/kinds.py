@@ -68,6 +68,12 @@ WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads
 RESOURCE_FLAVOR: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", is_namespaced=False
 )
+MULTIKUEUE_CONFIG: Final = ObjectKind(
+    "kueue.x-k8s.io", "v1beta2", "MultiKueueConfig", "multikueueconfigs", is_namespaced=False
+)
+MULTIKUEUE_CLUSTER: Final = ObjectKind(
+    "kueue.x-k8s.io", "v1beta2", "MultiKueueCluster", "multikueueclusters", is_namespaced=False
+)
 KUEUE: Final = (ADMISSION_CHECK, WORKLOAD, RESOURCE_FLAVOR, MUTATING_WEBHOOK)
 """What is followed besides where Kueue lets jobs go; a place is promised only where a webhook sends pods to it."""
 

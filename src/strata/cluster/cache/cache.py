@@ -59,7 +59,8 @@ class ClusterCache:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
-    workloads, checks, flavors: Kueue's, and webhooks: configurations of any, where they are followed.
+    workloads, checks, flavors, multikueue_configs, multikueue_clusters: Kueue's, and webhooks: configurations of
+    any, where they are followed.
     unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
@@ -76,12 +77,16 @@ class ClusterCache:
         self.checks: dict[str, Object] = {}
         self.flavors: dict[str, Object] = {}
         self.webhooks: dict[str, Object] = {}
+        self.multikueue_configs: dict[str, Object] = {}
+        self.multikueue_clusters: dict[str, Object] = {}
         self._plain: Mapping[ObjectKind, dict[str, Object]] = {
             kinds.COMPUTE_CLAIM: self.claims,
             kinds.WORKLOAD: self.workloads,
             kinds.ADMISSION_CHECK: self.checks,
             kinds.RESOURCE_FLAVOR: self.flavors,
             kinds.MUTATING_WEBHOOK: self.webhooks,
+            kinds.MULTIKUEUE_CONFIG: self.multikueue_configs,
+            kinds.MULTIKUEUE_CLUSTER: self.multikueue_clusters,
         }
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import Action, Apply, Ref
@@ -15,14 +16,16 @@ from strata.decision import Decision, Reason, Trust
 def claim_of_job(
     claims: Mapping[str, Object],
     job: Ref,
-    decision: Decision[Placement],
+    decision: Decision[Any],
     stamp: str,
     *,
     annotations: Mapping[str, str] | None = None,
+    condition: str = ROUTED,
 ) -> Iterator[Action]:
     """Yield what writes a decision about a job into a ComputeClaim of its own, which goes when the job goes.
 
-    annotations: the job's annotations; without them no claim is made where there is none, since they are its spec.
+    condition: what the decision is about. annotations: the job's; without them no claim is made where there is
+    none, since they are its spec.
     """
     ref = Ref(kinds.COMPUTE_CLAIM, claim_name(job), job.namespace)
     there = claims.get(f"{ref.namespace}/{ref.name}")
@@ -33,7 +36,7 @@ def claim_of_job(
         yield Apply(ref, {"metadata": {"ownerReferences": [owner]}, "spec": spec_of(annotations)})
     before = (there or {}).get("status")
     generation = int(meta(there or {}).get("generation") or 1)
-    status = claim_status(decision, before, now=stamp, generation=generation)
+    status = claim_status(decision, before, now=stamp, generation=generation, condition=condition)
     if status != before:
         yield Apply(ref, {"status": status}, "status")
 

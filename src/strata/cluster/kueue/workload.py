@@ -174,6 +174,11 @@ def steer(
     return steered(workload, full, {pod_set.name for pod_set in sets if pod_set.has_devices})
 
 
+def request_of(workload: Object, job: Object | None, claims: Mapping[str, Object]) -> Claim | None:
+    """Return what a workload's gang asks for, None where it asks for nothing of ours. Raises BadFile."""
+    return _claim(workload, job, _sets(workload, job), claims)
+
+
 def gang_of(workload: Object, workloads: Mapping[str, Object] = MappingProxyType({})) -> str:
     """Return the key of a workload's gang in the cache: its owner's, of a variant its parent's owner's."""
     owner, name = _owner(workload), name_of(workload)
@@ -190,7 +195,7 @@ def _owner(workload: Object) -> Mapping[str, Any]:
 
 def is_asked(workload: Object, checks: Collection[str]) -> bool:
     """Return whether a workload has quota and waits for one of our checks."""
-    return _has_quota(workload) and any(state.get("state") == "Pending" for state in _states(workload, checks))
+    return has_quota(workload) and any(state.get("state") == "Pending" for state in _states(workload, checks))
 
 
 def is_waiting(workload: Object) -> bool:
@@ -201,7 +206,7 @@ def is_waiting(workload: Object) -> bool:
 def is_held(workload: Object, checks: Collection[str]) -> bool:
     """Return whether one of our checks gave a workload a place that it still has."""
     given = (state for state in _states(workload, checks) if state.get("state") == "Ready")
-    return _has_quota(workload) and any(state.get("podSetUpdates") for state in given)
+    return has_quota(workload) and any(state.get("podSetUpdates") for state in given)
 
 
 def held(workload: Object, checks: Collection[str]) -> Placement | None:
@@ -268,8 +273,8 @@ def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key not in ("podSetUpdates", "requeueAfterSeconds")}
 
 
-def _has_quota(workload: Object) -> bool:
-    """Whether quota is reserved and the workload neither over nor on its way out."""
+def has_quota(workload: Object) -> bool:
+    """Return whether quota is reserved and the workload neither over nor on its way out."""
     return is_true(workload, "QuotaReserved") and not is_true(workload, "Finished", "Evicted")
 
 

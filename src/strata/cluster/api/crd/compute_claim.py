@@ -58,16 +58,22 @@ def spec_of(annotations: Mapping[str, str]) -> dict[str, Any]:
 
 
 def claim_status(
-    decision: Decision[Placement], previous: Mapping[str, Any] | None, *, now: str, generation: int
+    decision: Decision[Any],
+    previous: Mapping[str, Any] | None,
+    *,
+    now: str,
+    generation: int,
+    condition: str = ROUTED,
 ) -> dict[str, Any]:
     """Return a claim's status after a decision: the condition, the places, and why every other node was not taken.
+
+    condition: which one the decision is about; ROUTED has a Placement.
 
     previous: the status so far; conditions of others stay, and the time of ours where it says the same as before.
     now: RFC 3339. generation: of the claim that was decided on. The same decision gives the same status.
     """
-    placement = decision.choice
     before = (previous or {}).get("conditions") or ()
-    others = [dict(condition) for condition in before if condition.get("type") != ROUTED]
+    others = [dict(other) for other in before if other.get("type") != condition]
     verdicts = [
         {
             "node": alternative.name,
@@ -80,7 +86,7 @@ def claim_status(
     ]
     status: dict[str, Any] = {
         "observedGeneration": generation,
-        "conditions": [*others, _routed(decision, before, now=now, generation=generation)],
+        "conditions": [*others, _condition(condition, decision, before, now=now, generation=generation)],
         "decision": {
             "reasons": [
                 {
@@ -98,7 +104,7 @@ def claim_status(
     if len(verdicts) > models.MOST_NODES:
         left = {verdict["node"] for verdict in verdicts[models.MOST_NODES :]}
         status["nodesOmitted"] = len(left - {verdict["node"] for verdict in status["nodes"]})
-    if placement is not None:
+    if isinstance(placement := decision.choice, Placement):
         status |= {
             "profile": placement.profile,
             "model": placement.model,
@@ -108,16 +114,14 @@ def claim_status(
     return status
 
 
-def _routed(
-    decision: Decision[Placement], before: Sequence[Mapping[str, Any]], *, now: str, generation: int
+def _condition(
+    kind: str, decision: Decision[Any], before: Sequence[Mapping[str, Any]], *, now: str, generation: int
 ) -> dict[str, Any]:
     status = "False" if decision.choice is None else "True"
-    same = (
-        condition for condition in before if condition.get("type") == ROUTED and condition.get("status") == status
-    )
+    same = (each for each in before if each.get("type") == kind and each.get("status") == status)
     since = next(same, {}).get("lastTransitionTime") or now
     return {
-        "type": ROUTED,
+        "type": kind,
         "status": status,
         "reason": pascal(decision.reasons[0].token),
         "message": "; ".join(map(str, decision.reasons))[: models.LONGEST_MESSAGE],

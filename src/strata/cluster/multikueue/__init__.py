@@ -1,0 +1,1 @@
+"""MultiKueue: which worker clusters a workload is offered to, and in which order; Kueue does the rest."""
