@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -56,13 +57,38 @@ def test_what_needs_a_reset_makes_a_card_unusable(now: DeviceReading, fault: str
         (DeviceReading(3600.0, throttled=frozenset({"power-brake"})), "power-brake"),
         (DeviceReading(3600.0, throttled=frozenset({"hw-slowdown"})), "hw-slowdown"),
         (DeviceReading(3600.0, is_remap_pending=True), "remap-pending"),
+        (DeviceReading(3600.0, nvlink_errors=101), "nvlink-errors"),
+        (DeviceReading(3600.0, utilisation=0.9, pcie_share=0.5), "pcie-degraded"),
     ],
 )
 def test_what_foretells_worse_lowers_the_score_without_ending_it(now: DeviceReading, fault: str) -> None:
-    before = DeviceReading(0.0, ecc_corrected=0, pcie_replays=0, aer=Aer(), temperature_c=60.0)
+    before = DeviceReading(
+        0.0,
+        ecc_corrected=0,
+        pcie_replays=0,
+        aer=Aer(),
+        temperature_c=60.0,
+        nvlink_errors=0,
+        utilisation=0.9,
+        pcie_share=0.5,
+    )
     health = score(now, before)
     assert 0 < health.score < 1
     assert fault in health.faults
+
+
+@pytest.mark.parametrize("before", [DeviceReading(0.0), DeviceReading(0.0, utilisation=0.1, pcie_share=0.25)])
+def test_a_link_that_was_slow_while_the_card_was_idle_is_no_fault(before: DeviceReading) -> None:
+    assert score(DeviceReading(300.0, utilisation=0.9, pcie_share=0.5), before) == Health(1.0, ())
+
+
+def test_cohorts_of_one_model_are_judged_apart() -> None:
+    rates = [*((f"a{i}", 0.9, "one") for i in range(5)), *((f"b{i}", 0.6, "other") for i in range(4))]
+    times = [i * 30.0 for i in range(11)]
+    samples = [Sample(t, uuid, "H100", rate, cohort=cohort) for t in times for uuid, rate, cohort in rates]
+    assert slow(samples, 300.0) == ()
+    slower = [replace(each, rate=0.5) if each.uuid == "a4" else each for each in samples]
+    assert [each.uuid for each in slow(slower, 300.0)] == ["a4"]
 
 
 def test_old_errors_of_a_first_reading_do_not_count() -> None:

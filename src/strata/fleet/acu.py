@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from strata import units
@@ -131,6 +131,25 @@ def against_its_kind(card: Accelerator, figure: Figure) -> float:
         return 1.0
     delivered, on_paper = deliverable(usual, figure), _nominal_and_measured(usual, figure)[0]
     return measured / nominal / (delivered[0] / on_paper) if delivered and on_paper else 1.0
+
+
+def at_clock(card: Accelerator, share: float) -> Accelerator:
+    """Return a card that keeps a share of its highest clock under load: it does no more than that of nominal.
+
+    Rates on paper are at the highest clock, and what a core does in a cycle is fixed; a card that was measured at
+    less, or is expected to reach less, stays as it is.
+    """
+
+    def bound(figure: Figure, nominal: float | None, measured: float | None) -> float | None:
+        known = deliverable(card, figure)
+        is_above = nominal is not None and known is not None and known[0] > nominal * share
+        return nominal * share if nominal is not None and is_above else measured
+
+    fp16 = bound("fp16", card.fp16_flops, card.fp16_flops_measured)
+    fp32 = bound("fp32", card.fp32_flops, card.fp32_flops_measured)
+    if (fp16, fp32) == (card.fp16_flops_measured, card.fp32_flops_measured):
+        return card
+    return replace(card, fp16_flops_measured=fp16, fp32_flops_measured=fp32)
 
 
 def acu(card: Accelerator) -> AcuVector:

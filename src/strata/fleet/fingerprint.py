@@ -41,6 +41,25 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """How a device runs its work, as its driver said last while it was busy; None where it does not tell.
+
+    readings: how many there were so far, which tells a new one. sm_clock_share: the clock of its cores over the
+    highest it may have; median_sm_clock_share: over the last five minutes. power_share: drawn, of its limit.
+    pcie_share: of what both ends of its link could do, lanes times rate. throttled: why its clock is lower now.
+    """
+
+    readings: int
+    sm_clock_share: float | None = None
+    median_sm_clock_share: float | None = None
+    power_share: float | None = None
+    pcie_share: float | None = None
+    pcie_sent_bytes_per_s: float | None = None
+    pcie_received_bytes_per_s: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One allocatable accelerator.
 
@@ -48,6 +67,7 @@ class Device:
     board: dies of one board share it, and should be taken together. health: 1 well, 0 not to be used.
     faults: short words of what lowers the health. memory_used_bytes: None where the tool gives no bytes.
     probe: the newest, at seconds since 1970; of all devices of a model, those far below the others are slow.
+    load: what it showed when it was busy last; among the devices of one job, those with a lower clock are slow.
     """
 
     index: int
@@ -66,6 +86,7 @@ class Device:
     health: float = 1.0
     faults: tuple[str, ...] = ()
     probe: Probe | None = None
+    load: DeviceLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)

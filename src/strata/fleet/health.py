@@ -33,22 +33,31 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "ecc-uncorrected": 0.0,
     "aer-fatal": 0.0,
     "aer-nonfatal": 0.3,
+    "nvlink-down": 0.3,
     "remap-pending": 0.5,
     "hw-slowdown": 0.5,
     "thermal": 0.6,
+    "pcie-degraded": 0.6,
     "power-brake": 0.6,
     "hot": 0.7,
     "ecc-corrected": 0.8,
+    "nvlink-errors": 0.8,
     "pcie-replay": 0.8,
     "aer-correctable": 0.8,
     "heating": 0.8,
 }
 """What each fault leaves of a device's health."""
 
+BUSY: Final = 0.5
+"""Utilisation from which on a device's clock, power and link are those of its work; an idle one lowers them."""
+
 HOT_C: Final = 85.0
 HEATING_C: Final = 15.0
 CORRECTED_PER_HOUR: Final = 100.0
 """Corrected ECC errors, correctable bus errors or replays above this rate foretell worse."""
+
+DEGRADED: Final = 0.75
+"""Share of its PCIe link's rate below which a busy device is held back: half the lanes, or a generation less."""
 
 WINDOW_S: Final = 300.0
 """Sub-health is judged over five minutes (seed 002, 2.3)."""
@@ -72,6 +81,8 @@ class DeviceReading:
     """A device's counters at one time; None where its tool does not tell.
 
     Counters grow until the driver restarts. throttled: reasons active now. processes: that compute on it now.
+    Shares: of the highest clock, of the power limit, of what both ends of the PCIe link can (lanes times rate).
+    nvlinks: that are up. nvlink_errors: replays, recoveries and CRC errors of all of them.
     """
 
     at_s: float
@@ -84,6 +95,19 @@ class DeviceReading:
     pcie_replays: int | None = None
     temperature_c: float | None = None
     processes: int | None = None
+    utilisation: float | None = None
+    sm_clock_share: float | None = None
+    power_share: float | None = None
+    pcie_share: float | None = None
+    pcie_sent_bytes_per_s: float | None = None
+    pcie_received_bytes_per_s: float | None = None
+    nvlinks: int | None = None
+    nvlink_errors: int | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it works, as far as its tool tells."""
+        return self.utilisation is not None and self.utilisation >= BUSY
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +158,11 @@ def _since(now: DeviceReading, before: DeviceReading) -> dict[str, bool]:
         "ecc-uncorrected": _grown(now.ecc_uncorrected, before.ecc_uncorrected) > 0,
         "ecc-corrected": _grown(now.ecc_corrected, before.ecc_corrected) > allowed,
         "pcie-replay": _grown(now.pcie_replays, before.pcie_replays) > allowed,
+        "nvlink-errors": _grown(now.nvlink_errors, before.nvlink_errors) > allowed,
+        # Busy at both times: the link of an idle device is slowed down to save power, and needs a moment to wake.
+        "pcie-degraded": all(
+            each.is_busy and each.pcie_share is not None and each.pcie_share < DEGRADED for each in (now, before)
+        ),
     }
     if now.aer is not None and before.aer is not None:
         holds["aer-fatal"] = _grown(now.aer.fatal, before.aer.fatal) > 0
@@ -157,7 +186,8 @@ def _grown(now: int | None, before: int | None) -> int:
 class Sample:
     """What a device did at one time, of work that keeps the card busy: a job's own step, or a benchmark.
 
-    rate: any measure of work per second, the same for a whole cohort (FLOP/s, steps/s). power_w: None if unknown.
+    rate: any measure of work per second, the same for a whole cohort (FLOP/s, steps/s, or a clock at one work).
+    power_w: None if unknown. cohort: what devices of a model have in common besides it, such as the job.
     """
 
     at_s: float
@@ -165,6 +195,7 @@ class Sample:
     model: str
     rate: float
     power_w: float | None = None
+    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +204,13 @@ class Slow:
 
     uuid: str
     model: str
-    what: Literal["rate", "rate-per-watt"]
+    what: Literal["rate", "rate-per-watt", "clock"]
     share: float
     deviations: float
+
+
+_Series = dict[tuple[str, str, str], list[tuple[float, float]]]
+"""Values with their times, by model, cohort and device."""
 
 
 def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S) -> tuple[Slow, ...]:
@@ -185,14 +220,15 @@ def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S)
     Scaling all rates, or all powers, of a model changes nothing. Samples that are not finite, or not positive
     in power, are left out; a rate of 0 counts: a card that does nothing while it should work is slow.
     """
-    rates: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    per_watt: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    rates: _Series = defaultdict(list)
+    per_watt: _Series = defaultdict(list)
     for sample in samples:
         if not (now_s - window_s < sample.at_s <= now_s and math.isfinite(sample.rate) and sample.rate >= 0):
             continue
-        rates[sample.model, sample.uuid].append((sample.at_s, sample.rate))
+        key = sample.model, sample.cohort, sample.uuid
+        rates[key].append((sample.at_s, sample.rate))
         if sample.power_w is not None and math.isfinite(sample.power_w) and sample.power_w > 0:
-            per_watt[sample.model, sample.uuid].append((sample.at_s, sample.rate / sample.power_w))
+            per_watt[key].append((sample.at_s, sample.rate / sample.power_w))
     outliers = [*_outliers(per_watt, "rate-per-watt", window_s), *_outliers(rates, "rate", window_s)]
     worst: dict[str, Slow] = {}
     for device in outliers:
@@ -202,17 +238,17 @@ def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S)
 
 
 def _outliers(
-    samples: dict[tuple[str, str], list[tuple[float, float]]],
+    samples: _Series,
     what: Literal["rate", "rate-per-watt"],
     window_s: float,
 ) -> list[Slow]:
-    cohorts: dict[str, dict[str, float]] = defaultdict(dict)
-    for (model, uuid), series in samples.items():
+    cohorts: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for (model, cohort, uuid), series in samples.items():
         times = [at for at, _ in series]
         if len(series) >= MIN_SAMPLES and max(times) - min(times) >= COVERED * window_s:
-            cohorts[model][uuid] = statistics.median(value for _, value in series)
+            cohorts[model, cohort][uuid] = statistics.median(value for _, value in series)
     devices = []
-    for model, medians in cohorts.items():
+    for (model, _), medians in cohorts.items():
         middle = statistics.median(medians.values())
         if len(medians) < MIN_COHORT or middle <= 0:
             continue

@@ -20,7 +20,8 @@ from strata.errors import StrataError
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.collect import Collected
-from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.fingerprint import Device, DeviceLoad, Fingerprint, Probe
+from strata.fleet.health import DeviceReading
 
 PACE = PublishInterval(heartbeat_s=30.0, gap_s=0.25, backoff_s=0.5, hold_s=600.0)
 
@@ -331,3 +332,34 @@ def test_whatever_happens_the_newest_state_is_published_in_the_end(events: list[
     assert current is not None
     assert states(told) == states(current)
     assert len({one.uuid for one in current.devices}) == len(current.devices)
+
+
+def busy(at_s: float, clock: float | None = 0.9, **more: Any) -> DeviceReading:
+    return DeviceReading(at_s, utilisation=1.0, sm_clock_share=clock, **more)
+
+
+def test_what_a_device_showed_while_it_was_busy_stays_with_the_median_of_its_clock() -> None:
+    made = agent(device(0))
+    for i, clock in enumerate((0.9, 0.5, 0.8)):
+        reading = busy(10.0 * i, clock, throttled=frozenset({"power-cap"}), pcie_share=1.0)
+        made.collected(replace(seen(device(0)), readings={"GPU-0": reading}))
+    made.collected(replace(seen(device(0)), readings={"GPU-0": DeviceReading(30.0, utilisation=0.0)}))
+    expected = DeviceLoad(3, 0.8, 0.8, pcie_share=1.0, throttled=("power-cap",))
+    assert made.now(30.0).devices[0].load == expected
+    made.collected(replace(seen(device(0)), readings={"GPU-0": busy(400.0, 0.3)}))
+    assert made.now(400.0).devices[0].load == DeviceLoad(4, 0.3, 0.3), "older clocks count no more"
+    made.collected(replace(seen(device(0)), readings={"GPU-0": busy(800.0, 0.31)}))
+    assert made.now(800.0).devices[0].load == DeviceLoad(5, 0.31, 0.3), "it wavers"
+
+
+def test_a_load_is_told_with_the_heartbeat() -> None:
+    made = agent(device(0))
+    made.collected(replace(seen(device(0)), readings={"GPU-0": busy(1.0)}))
+    assert made.due_s(1.0) > 30.0 * (1 - JITTER) - 1
+
+
+def test_nvlinks_that_are_fewer_than_they_were_are_a_fault_until_they_are_back() -> None:
+    made = agent(device(0))
+    for count, faults in ((18, ()), (17, ("nvlink-down",)), (None, ("nvlink-down",)), (18, ())):
+        made.collected(replace(seen(device(0)), readings={"GPU-0": DeviceReading(1.0, nvlinks=count)}))
+        assert made.now(1000.0).devices[0].faults == faults

@@ -379,3 +379,15 @@ def test_what_is_assumed_counts_with_what_its_pods_request(cache):
     assert not cache.has_room(replace(placement(("n1", (2, 3))), requests=PodRequests({"cpu": 60_001})))
     cache.forget("Pod/default/solo")
     assert requested(cache, "n1") == {}
+
+
+def test_what_a_card_is_worth_changes_with_what_was_measured_of_it():
+    cache = ClusterCache(PROFILES)
+    cache.changed(kinds.NODE, objects.node("n1"))
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+    before = cache.index.cards[A100].fp16_flops_measured
+    at_work = objects.devices("n1")
+    for device in at_work["status"]["devices"]:
+        device["load"] = {"readings": 1, "medianSmClockShare": 0.5}
+    cache.changed(kinds.COMPUTE_NODE, at_work)
+    assert (before, cache.index.cards[A100].fp16_flops_measured) == (None, 156e12)

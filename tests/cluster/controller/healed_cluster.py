@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.controller.healing import Healing, HealingPolicy, HealingView, heal
@@ -20,6 +20,7 @@ from strata.fleet.health import Slow
 from tests.cluster.builders import node as node_state
 from tests.cluster.merge_patches import merged
 
+SlowBy = Literal["rate", "rate-per-watt", "clock"]
 T0 = 1_800_000_000.0
 OTHER = {"key": "team", "value": "a", "effect": "NoSchedule"}
 
@@ -53,10 +54,10 @@ class World:
         devices[device] = replace(devices[device], health=health, faults=faults)
         self.prints[name] = replace(self.prints[name], devices=tuple(devices))
 
-    def slow(self, *names: str, judged: bool = True) -> None:
+    def slow(self, *names: str, judged: bool = True, what: SlowBy = "rate-per-watt") -> None:
         uuids = [self.prints[name].devices[0].uuid for name in names]
         everyone = {device.uuid for one in self.prints.values() for device in one.devices}
-        slows = tuple(Slow(uuid, "card", "rate-per-watt", 0.5, 9.0) for uuid in uuids)
+        slows = tuple(Slow(uuid, "card", what, 0.5, 9.0) for uuid in uuids)
         self.sub_health = SubHealthReport(slows, frozenset(everyone if judged else ()))
 
     def gang(self, key: str, *places: tuple[str, tuple[int, ...]]) -> None:

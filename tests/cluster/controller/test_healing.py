@@ -98,6 +98,19 @@ def test_what_left_as_slow_returns_on_evidence_only() -> None:
     assert world.out() == set()
 
 
+def test_what_left_for_its_clock_at_work_returns_without_evidence_since_it_has_no_work() -> None:
+    world = World()
+    world.slow("n2", what="clock")
+    world.step(T0)
+    assert world.taints("n2") == ["slow-clock:NoSchedule"]
+    world.slow(judged=False)
+    world.step(T0 + 1)
+    world.step(T0 + HOLD_S)
+    assert world.out() == {"n2"}
+    world.step(T0 + HOLD_S + 1)
+    assert world.out() == set()
+
+
 def test_a_node_returns_after_its_time_and_a_relapse_doubles_it() -> None:
     world = World()
     now_s = T0

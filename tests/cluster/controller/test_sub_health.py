@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.cluster.controller.sub_health import SubHealthReport, Window
-from strata.fleet.fingerprint import Fingerprint, Probe
+from strata.fleet.fingerprint import DeviceLoad, Fingerprint, Probe
 from tests.cluster.builders import node as node_state
 from tests.cluster.controller.healed_cluster import T0
 
@@ -54,3 +54,39 @@ def test_one_slow_moment_is_not_enough() -> None:
         for name, (rate, power_w) in (WELL | {"x": (300e12 if i != 5 else 1e12, 400.0)}).items():
             window.add(probed(name, rate, power_w, said_s=i * 30.0), T0 + i * 30.0)
     assert window.look(T0 + 300.0).slow == ()
+
+
+def at_work(
+    clocks: dict[str, float], gangs: dict[int, str], *, times: int = 11, again: bool = False
+) -> SubHealthReport:
+    """Nodes of four busy devices each, of which the last has its own clock."""
+    window = Window()
+    for i in range(times):
+        for name, last in clocks.items():
+            found = node_state(name, count=4).fingerprint
+            shares = (0.9, 0.91, 0.89, last)
+            devices = tuple(
+                replace(device, load=DeviceLoad(1 if again else i + 1, sm_clock_share=share))
+                for device, share in zip(found.devices, shares, strict=True)
+            )
+            window.add(replace(found, devices=devices), T0 + i * 30.0, gangs)
+    return window.look(T0 + (times - 1) * 30.0)
+
+
+def test_the_device_of_a_gang_with_a_lower_clock_at_work_is_slow() -> None:
+    together = dict.fromkeys(range(4), "Job/default/train")
+    report = at_work({"n1": 0.9, "n2": 0.6}, together)
+    assert [(each.uuid, each.what) for each in report.slow] == [("n2-3", "clock")]
+    assert report.slow[0].share < 0.7
+    assert "n1-0" in report.judged
+
+
+def test_clocks_of_different_work_are_not_compared_nor_those_of_nobodys_devices() -> None:
+    alone = {0: "Job/a/one", 1: "Job/a/one", 2: "Job/a/one", 3: "Job/a/other"}
+    assert at_work({"n1": 0.6}, alone).slow == ()
+    assert at_work({"n1": 0.9, "n2": 0.6}, {}) == SubHealthReport()
+
+
+def test_a_load_published_again_is_no_new_sample() -> None:
+    together = dict.fromkeys(range(4), "Job/default/train")
+    assert at_work({"n1": 0.9, "n2": 0.6}, together, again=True) == SubHealthReport()

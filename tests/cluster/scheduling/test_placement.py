@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.scheduling.index import Index
 from strata.fleet.acu import Need
+from strata.fleet.fingerprint import DeviceLoad
 from tests.cluster.builders import A100, B3, DIE, PROFILES, choose, claim, cluster, decide, node, quads
 from tests.cluster.scheduling.placement_scores import every_placement, score
 from tests.support.laws import examples
@@ -422,3 +424,16 @@ def test_equal_questions_have_equal_digests():
     one, two = (decide(Index.of(cluster(node("a"))), claim(), PROFILES) for _ in range(2))
     other = decide(Index.of(cluster(node("a", busy=(0,)))), claim(), PROFILES)
     assert one.inputs_digest == two.inputs_digest != other.inputs_digest
+
+
+def test_cards_that_keep_a_lower_clock_at_work_are_exchanged_at_less():
+    def at(share):
+        found = node("a").fingerprint
+        load = DeviceLoad(9, median_sm_clock_share=share)
+        devices = tuple(replace(device, load=load) for device in found.devices)
+        read = fingerprint_of(compute_node(replace(found, devices=devices), at="2026-11-26T10:00:00Z"))
+        return replace(node("a"), fingerprint=read)
+
+    asked = claim(None, need=Need({"fp16": 240e12}))
+    assert placed(asked, at(1.0)).devices_per_pod == 1
+    assert placed(asked, at(0.5)).devices_per_pod == 2

@@ -34,6 +34,11 @@ class Card:
     remapped: tuple[int, int, int, int] | None = (0, 0, 0, 0)
     is_lost: bool = False
     is_mute: bool = False  # answers only who it is
+    usage: int = 50
+    clock: tuple[int, int] = (1785, 1980)  # now and at most [MHz]
+    pcie: tuple[int, int, int, int] = (5, 5, 16, 16)  # generation now and at most, lanes now and at most
+    link_errors: int | None = 1
+    dead_links: tuple[int, ...] = ()
 
 
 @dataclass
@@ -81,7 +86,7 @@ class FakeNvml:
         return answer
 
     def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
-        return self._said(card, SimpleNamespace(gpu=50, memory=1))
+        return self._said(card, SimpleNamespace(gpu=card.usage, memory=1))
 
     def nvmlDeviceGetPowerUsage(self, card: Card) -> int:
         return int(self._said(card, 700_000))
@@ -104,7 +109,36 @@ class FakeNvml:
     def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:
         if link not in card.links:
             raise NVMLError("Invalid Argument")
-        return 1
+        return int(link not in card.dead_links)
+
+    def nvmlDeviceGetNvLinkErrorCounter(self, card: Card, link: int, counter: int) -> int:
+        assert link in card.links
+        assert counter in range(4)
+        return int(self._said(card, card.link_errors))
+
+    def nvmlDeviceGetClockInfo(self, card: Card, clock: int) -> int:
+        return int(self._said(card, card.clock[0] if clock == 1 else 2619))
+
+    def nvmlDeviceGetMaxClockInfo(self, card: Card, clock: int) -> int:
+        return int(self._said(card, card.clock[1] if clock == 1 else 2619))
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: Card) -> int:
+        return int(self._said(card, 1_000_000))
+
+    def nvmlDeviceGetPcieThroughput(self, card: Card, counter: int) -> int:
+        return int(self._said(card, 1000 * (counter + 1)))
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, card: Card) -> int:
+        return int(self._said(card, card.pcie[0]))
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, card: Card) -> int:
+        return int(self._said(card, card.pcie[1]))
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, card: Card) -> int:
+        return int(self._said(card, card.pcie[2]))
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, card: Card) -> int:
+        return int(self._said(card, card.pcie[3]))
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:
         return 2 if card.links[link] == "switch" else 0
@@ -203,3 +237,27 @@ def test_the_library_has_all_we_ask_it_for() -> None:
 def test_what_the_driver_keeps_is_not_used_where_nvml_tells_it_apart(is_old: bool, used: int) -> None:
     found = nvml.read(FakeNvml([Card()], is_old=is_old, nvmlMemory_v2=33554472), now_s=0.0)
     assert found.devices[0].memory_used_bytes == used
+
+
+def test_a_busy_card_is_read_with_how_it_does_its_work() -> None:
+    links = {0: "switch", 1: "switch", 2: "switch"}
+    card = Card(links=links, dead_links=(2,), clock=(990, 1980), pcie=(4, 5, 8, 16))
+    reading = nvml.read(FakeNvml([card]), now_s=9.0).readings[0]
+    assert (reading.utilisation, reading.is_busy) == (0.5, True)
+    assert (reading.sm_clock_share, reading.power_share) == (0.5, 0.7)
+    assert reading.pcie_share == 0.25, "half the lanes at half the rate"
+    assert (reading.pcie_sent_bytes_per_s, reading.pcie_received_bytes_per_s) == (1_024_000.0, 2_048_000.0)
+    assert (reading.nvlinks, reading.nvlink_errors) == (2, 8)
+
+
+def test_an_idle_card_is_not_asked_how_it_works_and_a_mute_one_has_no_answers() -> None:
+    idle, mute = nvml.read(FakeNvml(buses(Card(usage=0), Card(is_mute=True))), now_s=9.0).readings.values()
+    for reading in (idle, mute):
+        figures = (reading.sm_clock_share, reading.power_share, reading.pcie_share, reading.pcie_sent_bytes_per_s)
+        assert figures == (None,) * 4
+        assert (reading.nvlinks, reading.nvlink_errors, reading.is_busy) == (None, None, False)
+
+
+def test_a_card_that_does_not_count_errors_of_its_links_has_none() -> None:
+    reading = nvml.read(FakeNvml([Card(links={0: "switch"}, link_errors=None)]), now_s=9.0).readings[0]
+    assert (reading.nvlinks, reading.nvlink_errors) == (1, None)

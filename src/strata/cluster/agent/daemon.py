@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.cluster.agent import benchmark
 from strata.cluster.agent.benchmark import Timing
+from strata.cluster.agent.load import LoadHistory
 from strata.cluster.agent.watch import DeviceFault
 from strata.errors import StrataError
 from strata.fleet import health
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.health import DeviceReading
 
 JITTER: Final = 0.1
 """Heartbeats and retries of a thousand nodes spread by so much either way."""
@@ -51,6 +53,8 @@ class Agent:
         self._timings: dict[str, Sequence[Timing]] = {}
         self._links: dict[tuple[str, str], float] = {}
         self._probes: dict[str, Probe] = {}
+        self._loads = LoadHistory()
+        self._nvlinks: dict[str, int] = {}  # the most that were up at once
         self._taken: Fingerprint | None = None
         self._published: Fingerprint | None = None
         self._failures = 0
@@ -63,6 +67,8 @@ class Agent:
         Where the tool or its driver has gone as a whole, as for an upgrade, its devices are without health until
         they are seen again.
         """
+        self._loads.take(new.readings)
+        self._count_nvlinks(new.readings)
         old = self._base
         self._base = new.fingerprint if old is None else _merged(new, old)
         here = {device.uuid for device in new.fingerprint.devices}
@@ -73,6 +79,18 @@ class Agent:
         for device in missing:
             if device.vendor in new.answered:
                 self._faults.setdefault(device.uuid, {})["lost"] = math.inf
+
+    def _count_nvlinks(self, readings: Mapping[str, DeviceReading]) -> None:
+        """Note whose links are fewer than they were: those that a board never uses are down on every one."""
+        for uuid, reading in readings.items():
+            if reading.nvlinks is None:
+                continue
+            self._nvlinks[uuid] = max(reading.nvlinks, self._nvlinks.get(uuid, 0))
+            held = self._faults.setdefault(uuid, {})
+            if reading.nvlinks < self._nvlinks[uuid]:
+                held["nvlink-down"] = math.inf
+            else:
+                held.pop("nvlink-down", None)
 
     def faulted(self, fault: DeviceFault) -> bool:
         """Take a fault; return whether it is news. One that a program causes by itself never is."""
@@ -162,6 +180,7 @@ class Agent:
             health=min(device.health, judgement.score) if math.isfinite(device.health) else 0.0,
             faults=tuple(dict.fromkeys((*judgement.faults, *device.faults))),
             probe=self._probes.get(device.uuid),
+            load=self._loads.of(device.uuid),
         )
 
     def _spread(self, period_s: float) -> float:
@@ -216,7 +235,15 @@ def _steady(fingerprint: Fingerprint) -> Fingerprint:
     return replace(
         fingerprint,
         devices=tuple(
-            replace(device, memory_used_bytes=None, utilisation=None, temperature_c=None, power_w=None, probe=None)
+            replace(
+                device,
+                memory_used_bytes=None,
+                utilisation=None,
+                temperature_c=None,
+                power_w=None,
+                probe=None,
+                load=None,
+            )
             for device in fingerprint.devices
         ),
     )

@@ -52,6 +52,11 @@ class AgentMetrics:
                 "FLOP/s of the newest probe.",
                 lambda device: device.probe and device.probe.rate_flops,
             ),
+            ("sm_clock_ratio", "Clock of its cores while busy, of the highest.", _of_load("sm_clock_share")),
+            ("power_limit_ratio", "Power drawn while busy, of its limit.", _of_load("power_share")),
+            ("pcie_link_ratio", "Rate of its PCIe link, of what both ends can.", _of_load("pcie_share")),
+            ("pcie_sent_bytes_per_second", "Sent over PCIe.", _of_load("pcie_sent_bytes_per_s")),
+            ("pcie_received_bytes_per_second", "Received over PCIe.", _of_load("pcie_received_bytes_per_s")),
         ):
             read_gauge(new, f"strata_device_{name}", text, LABELS, self._of_devices(read))
         read_gauge(
@@ -91,6 +96,10 @@ class AgentMetrics:
                 if vector is not None and value is not None:
                     values[*_labels(device), figure, vector.trust[figure].value] = value
         return values
+
+
+def _of_load(figure: str) -> Callable[[Device], float | None]:
+    return lambda device: None if device.load is None else getattr(device.load, figure)
 
 
 def _labels(device: Device) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ ISOLATED: Final = "Isolated"
 """Condition of a ComputeNode."""
 
 _SLOW: Final = "slow-"
+_BY_CLOCK: Final = "slow-clock"
 _UNDECIDED: Final = 0.5
 """A health neither bad nor good: what left stays out."""
 
@@ -160,10 +161,14 @@ def owned(nodes: Mapping[str, Object], compute_nodes: Mapping[str, Object]) -> I
 def _seen(
     fingerprint: Fingerprint, slow: Mapping[str, Slow], causes: Mapping[str, str], judged: frozenset[str]
 ) -> Observation:
-    """Return a node as its worst devices are. One that left as slow returns on evidence, not for lack of it."""
+    """Return a node as its worst devices are. One that left as slow returns on evidence, not for lack of it.
+
+    But who left for its clock at work has none any more, and comes back as after a fault: later at each relapse.
+    """
     score = min(map(_score, fingerprint.devices))
     uuids = [device.uuid for device in fingerprint.devices] if slow or causes else ()
-    if any(causes.get(uuid, "").startswith(_SLOW) and uuid not in judged for uuid in uuids):
+    words = {uuid: causes.get(uuid, "") for uuid in uuids}
+    if any(word.startswith(_SLOW) and word != _BY_CLOCK and uuid not in judged for uuid, word in words.items()):
         score = min(score, _UNDECIDED)
     lame = [slow[uuid] for uuid in uuids if uuid in slow]
     return Observation(score, min(lame, key=lambda device: device.share, default=None))

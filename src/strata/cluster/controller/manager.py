@@ -232,9 +232,14 @@ class Manager:
         with self.informer.lock:
             cache, fresh = self.informer.cache, self.informer.fresh & self.informer.cache.fingerprints.keys()
             heard = [(cache.fingerprints[name], self.informer.received_s[name]) for name in fresh]
+            holds = cache.holds() if heard else {}
             self.informer.fresh.clear()
+        gangs: dict[str, dict[int, str]] = {}
+        for gang, by_node in holds.items():
+            for node, places in by_node.items():
+                gangs.setdefault(node, {}).update(dict.fromkeys(places, gang))
         for fingerprint, received_s in heard:
-            self._window.add(fingerprint, received_s)
+            self._window.add(fingerprint, received_s, gangs.get(fingerprint.node, {}))
         if now_s - self._looked_s < self._window.window_s / LOOKS:
             return
         before, self._sub_health, self._looked_s = self._sub_health, self._window.look(now_s), now_s

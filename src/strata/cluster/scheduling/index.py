@@ -351,7 +351,8 @@ def _alike(before: NodeState, after: NodeState) -> bool:
         (a.links, a.measured, a.can_p2p) == (b.links, b.measured, b.can_p2p)
         and len(a.devices) == len(b.devices)
         and all(
-            (x.model, x.board, x.numa_node, x.memory_bytes) == (y.model, y.board, y.numa_node, y.memory_bytes)
+            (x.model, x.board, x.numa_node, x.memory_bytes, x.card)
+            == (y.model, y.board, y.numa_node, y.memory_bytes, y.card)
             for x, y in zip(a.devices, b.devices, strict=True)
         )
     )

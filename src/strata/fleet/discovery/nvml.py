@@ -7,6 +7,7 @@ a card that answers nothing is there with health 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from strata.fleet.discovery.observation import BadOutput, Found, card_of
@@ -32,6 +33,15 @@ THROTTLES: Final = {
     0x40: "hw-thermal",
     0x80: "power-brake",
 }
+
+
+SM: Final = 1
+"""NVML_CLOCK_SM: the clock of the cores."""
+SENT: Final = 0
+RECEIVED: Final = 1
+"""NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES; each is counted for 20 ms."""
+LINK_ERRORS: Final = (0, 1, 2, 3)
+"""NVML_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA."""
 
 
 def read(nvml: Any, *, now_s: float) -> Found:
@@ -137,7 +147,10 @@ def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> DeviceReading:
     if reasons is None:  # its name before driver 535
         reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None), handle)
     processes = ask(getattr(nvml, "nvmlDeviceGetComputeRunningProcesses", None), handle)
-    return DeviceReading(
+    usage = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    states = [ask(nvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(MAX_LINKS)]
+    links = [link for link, state in enumerate(states) if state == 1]
+    reading = DeviceReading(
         at_s=now_s,
         ecc_corrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 0, 0),
         ecc_uncorrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0),
@@ -147,7 +160,45 @@ def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> DeviceReading:
         pcie_replays=ask(nvml.nvmlDeviceGetPcieReplayCounter, handle),
         temperature_c=_number(ask(nvml.nvmlDeviceGetTemperature, handle, 0)),
         processes=None if processes is None else len(processes),
+        utilisation=None if usage is None else usage.gpu / 100,
+        nvlinks=None if set(states) == {None} else len(links),
+        nvlink_errors=_link_errors(nvml, ask, handle, links),
     )
+    # An idle one is not asked: counting its traffic takes 40 ms.
+    return _loaded(reading, nvml, ask, handle) if usage is not None and usage.gpu else reading
+
+
+def _loaded(reading: DeviceReading, nvml: Any, ask: Ask, handle: Any) -> DeviceReading:
+    """Return a reading with how the device does its work."""
+
+    def of(name: str, *args: int) -> float | None:
+        return _number(ask(getattr(nvml, name, None), handle, *args))
+
+    lanes = _share(of("nvmlDeviceGetCurrPcieLinkWidth"), of("nvmlDeviceGetMaxPcieLinkWidth"))
+    now, most = of("nvmlDeviceGetCurrPcieLinkGeneration"), of("nvmlDeviceGetMaxPcieLinkGeneration")
+    # Each generation has twice the rate of the one before.
+    rate = None if now is None or most is None else 2.0 ** (now - most)
+    sent, received = (of("nvmlDeviceGetPcieThroughput", which) for which in (SENT, RECEIVED))
+    return replace(
+        reading,
+        sm_clock_share=_share(of("nvmlDeviceGetClockInfo", SM), of("nvmlDeviceGetMaxClockInfo", SM)),
+        power_share=_share(of("nvmlDeviceGetPowerUsage"), of("nvmlDeviceGetEnforcedPowerLimit")),
+        pcie_share=None if lanes is None or rate is None else lanes * rate,
+        pcie_sent_bytes_per_s=None if sent is None else sent * 1024,
+        pcie_received_bytes_per_s=None if received is None else received * 1024,
+    )
+
+
+def _share(value: float | None, most: float | None) -> float | None:
+    return None if value is None or not most else value / most
+
+
+def _link_errors(nvml: Any, ask: Ask, handle: Any, links: list[int]) -> int | None:
+    """Return the errors of all NVLinks that are up; None where the card does not count them so."""
+    question = getattr(nvml, "nvmlDeviceGetNvLinkErrorCounter", None)
+    counts = [ask(question, handle, link, kind) for link in links for kind in LINK_ERRORS]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _number(value: Any) -> float | None:

@@ -17,7 +17,7 @@ from strata.errors import BadFile
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
 from strata.fleet.discovery.observation import die_of
-from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.fingerprint import Device, DeviceLoad, Fingerprint, Probe
 from strata.fleet.rdma import RdmaPort
 from tests.cluster.api.crd.rules import object_faults
 from tests.cluster.builders import A100, B3, DIE, node
@@ -82,6 +82,25 @@ def devices(draw, place):
         power_w=draw(st.none() | NUMBERS),
         health=draw(st.floats(0, 1)),
         faults=tuple(draw(st.lists(WORDS, max_size=2))),
+        load=draw(st.none() | loads()),
+    )
+
+
+SHARES = st.none() | st.floats(0, 2)
+
+
+def loads():
+    # A median below what the card reaches makes its figures others: that has a test of its own.
+    return st.builds(
+        DeviceLoad,
+        st.integers(1, 10**9),
+        SHARES,
+        st.none() | st.floats(1, 2),
+        SHARES,
+        SHARES,
+        st.none() | NUMBERS,
+        st.none() | NUMBERS,
+        st.lists(WORDS, max_size=2).map(tuple),
     )
 
 
@@ -108,6 +127,16 @@ def fingerprints(draw):
 def test_a_fingerprint_comes_back_as_it_was(fingerprint):
     assert back(fingerprint) == fingerprint
     assert list(object_faults(SCHEMA, written(fingerprint))) == []
+
+
+@pytest.mark.parametrize(("share", "fp16"), [(0.9, None), (0.62, 0.62 * 312e12), (0.35, 0.35 * 312e12)])
+def test_a_card_that_keeps_a_lower_clock_at_work_is_worth_less(share, fp16):
+    before = node("a", count=1).fingerprint
+    load = DeviceLoad(9, sm_clock_share=0.2, median_sm_clock_share=share)
+    (device,) = back(replace(before, devices=(replace(before.devices[0], load=load),))).devices
+    assert device.load == load
+    assert device.card.fp16_flops_measured == (None if fp16 is None else pytest.approx(fp16))
+    assert device.card.memory_bandwidth_bytes_per_s == before.devices[0].card.memory_bandwidth_bytes_per_s
 
 
 @given(st.floats(1e12, 300e12), st.floats(1e12, 20e12), st.floats(1e11, 2e12))

@@ -18,10 +18,10 @@ from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment, name_of
 from strata.decision import Trust
 from strata.errors import BadFile, Fault, StrataError
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
+from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, at_clock, deliverable
 from strata.fleet.catalogue import accelerator, card_named
 from strata.fleet.discovery.observation import die_of
-from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from strata.fleet.fingerprint import Device, DeviceLoad, Fingerprint, Probe
 from strata.fleet.rdma import RdmaPort, rdma_group
 
 Measurable = Literal["fp16", "fp32", "memory_bandwidth"]
@@ -98,6 +98,9 @@ def fingerprint_of(obj: Object) -> Fingerprint:
                 device = replace(
                     device, probe=Probe(at_s, device_status.probe.rate_flops, device_status.probe.power_w)
                 )
+        if (load := device_status.load) is not None:
+            figures = load.model_dump(exclude={"throttled"})
+            device = _at_its_clock(replace(device, load=DeviceLoad(**figures, throttled=tuple(load.throttled))))
         devices.append(device)
     links: dict[tuple[int, int], str] = {}
     measured: dict[tuple[int, int], float] = {}
@@ -130,7 +133,7 @@ def fingerprint_of(obj: Object) -> Fingerprint:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    status = _changed(device, without=("card", "probe")) | {
+    status = _changed(device, without=("card", "probe", "load")) | {
         "health": device.health,
         "memoryBytes": _whole(device.memory_bytes),
     }
@@ -141,10 +144,12 @@ def _device(device: Device) -> dict[str, Any]:
     if probe := device.probe:
         power = {} if probe.power_w is None else {"powerW": probe.power_w}
         status["probe"] = {"at": moment(probe.at_s, "milliseconds"), "rateFlops": probe.rate_flops, **power}
+    if device.load is not None:
+        status["load"] = _changed(device.load)
     return status
 
 
-def _changed(item: Device | RdmaPort, without: tuple[str, ...] = ()) -> dict[str, Any]:
+def _changed(item: Device | DeviceLoad | RdmaPort, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the fields that are not their defaults."""
     return {
         models.camel(each.name): getattr(item, each.name)
@@ -210,7 +215,7 @@ def _worth(card: Accelerator) -> AcuVector:
 
 def _device_of(status: models.DeviceStatus, card: Accelerator | None) -> Device:
     used = status.memory_used_bytes
-    same = status.model_dump(exclude={"memory_bytes", "memory_used_bytes", "faults", "acu", "probe"})
+    same = status.model_dump(exclude={"memory_bytes", "memory_used_bytes", "faults", "acu", "probe", "load"})
     return Device(
         **same,
         memory_bytes=float(status.memory_bytes),
@@ -218,6 +223,14 @@ def _device_of(status: models.DeviceStatus, card: Accelerator | None) -> Device:
         faults=tuple(status.faults),
         card=card,
     )
+
+
+def _at_its_clock(device: Device) -> Device:
+    """Return a device whose card is worth what the clock allows that it kept while it was busy."""
+    share = device.load.median_sm_clock_share if device.load is not None else None
+    if device.card is None or share is None:
+        return device
+    return replace(device, card=at_clock(device.card, share))
 
 
 def _card_of(status: models.DeviceStatus) -> Accelerator | None:

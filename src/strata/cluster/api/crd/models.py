@@ -121,6 +121,25 @@ class ProbeStatus(_Written):
     """Drawn meanwhile."""
 
 
+class LoadStatus(_Written):
+    """What a device showed while it was busy; shares are of 1."""
+
+    readings: Annotated[int, Field(ge=1)]
+    """So far, since its agent started: a larger number is news."""
+    sm_clock_share: Figure | None = None
+    """Of the highest clock."""
+    median_sm_clock_share: Figure | None = None
+    """Of five minutes: a card that keeps a lower clock is worth less."""
+    power_share: Figure | None = None
+    """Of its limit."""
+    pcie_share: Figure | None = None
+    """Of what both ends of its link can do."""
+    pcie_sent_bytes_per_s: Figure | None = None
+    pcie_received_bytes_per_s: Figure | None = None
+    throttled: Annotated[list[Word], Field(max_length=MOST_NOTES)] = Field(default=[])
+    """Why its clock was lower than it might be."""
+
+
 class DeviceStatus(_Written):
     """One accelerator. Its place in the list is its number in placements."""
 
@@ -145,6 +164,7 @@ class DeviceStatus(_Written):
     utilisation: Figure | None = None
     """As a share of 1."""
     probe: ProbeStatus | None = None
+    load: LoadStatus | None = None
 
 
 class LinkStatus(_Written):
