@@ -100,12 +100,16 @@ class StepSample:
 
 
 class HeartbeatMessage(NodeMessage):
-    """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured."""
+    """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured.
+
+    is_stuck: the process lives, but its layers have stood still for longer than a step may take.
+    """
 
     running: tuple[Name, ...] = ()
     loaded: tuple[Count, ...] = ()
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
     samples: tuple[StepSample, ...] = ()
+    is_stuck: bool = False
 
 
 class LeaveMessage(NodeMessage):

@@ -65,3 +65,34 @@ def test_a_suspect_gets_no_work_until_it_beats():
     assert [node.node_id for node in found.nodes()] == ["b"]
     found.heartbeat(Heartbeat("a", 1), 1.0)
     assert [node.node_id for node in found.nodes()] == ["a", "b"]
+
+
+def test_a_suspect_that_fails_again_and_again_waits_ever_longer_until_something_ends_well():
+    found = Members(timeout_s=60.0, interval_s=5.0)
+    found.join(Node("a", 1e12), 1, 0.0)
+    waits_s = []
+    for number in range(6):
+        since_s = 1000.0 * number
+        found.suspect("a", since_s)
+        found.suspect("a", since_s + 1.0)  # the same trouble, told twice
+        beats_s = [since_s + beat for beat in range(100)]
+        for beat_s in beats_s:
+            found.heartbeat(Heartbeat("a", 1), beat_s)
+            if not found["a"].is_suspect:
+                break
+        waits_s.append(beat_s - since_s)
+    assert waits_s == [0.0, 5.0, 15.0, 35.0, 60.0, 60.0]
+    found.trust(["a"])
+    found.suspect("a", 9000.0)
+    found.heartbeat(Heartbeat("a", 1), 9001.0)
+    assert found.suspects() == []
+
+
+def test_a_node_that_is_stuck_is_a_suspect_however_regularly_it_beats():
+    found = members(a=1)
+    for beat_s in (5.0, 10.0, 15.0):
+        assert found.heartbeat(Heartbeat("a", 1, is_stuck=True), beat_s) is None
+        assert found.suspects() == ["a"]
+    assert found.silent(16.0) == []
+    found.heartbeat(Heartbeat("a", 1), 80.0)
+    assert found.suspects() == []

@@ -26,6 +26,9 @@ class FakeHost:
     def take_samples(self):
         return ()
 
+    def is_stuck(self):
+        return False
+
     def load(self, wanted):
         self.asked.append(wanted.version)
         missing = self.holder.open(wanted.version, wanted.first, wanted.end)

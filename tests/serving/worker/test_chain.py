@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
@@ -125,6 +126,29 @@ def test_a_chain_that_hangs_ends_at_the_time_limit():
 
     (line,) = run(timeline())
     assert line.error == "no token within 0.04 s"
+
+
+def test_a_worker_whose_layers_hang_names_itself_and_says_in_its_heartbeats_that_it_is_stuck():
+    """Found in a review: nobody was named, so that all requests went on going to it."""
+    go = threading.Event()
+
+    async def timeline():
+        async with Cluster(*WHOLE, step_limit_s=0.01) as cluster:
+            (worker,) = cluster.workers
+            before = worker.is_stuck()
+            worker._executor.submit(go.wait)
+            lines = await cluster.lines()
+            told = [worker.is_stuck()]
+            cluster.clock.now_s += 1.0
+            told.append(worker.is_stuck())
+            go.set()
+            while worker.is_stuck():
+                await asyncio.sleep(0)
+            return before, lines, told
+
+    before, (line,), told = run(timeline())
+    assert (line.node_id, line.error) == ("a", "no token within 0.02 s")
+    assert (before, told) == (False, [False, True])
 
 
 def test_an_abort_frees_the_whole_chain_and_closes_the_stream():

@@ -79,7 +79,9 @@ def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.D
 def _heartbeat(gateway: Gateway, driver: Driver, message: wire.HeartbeatMessage) -> wire.Desired:
     # An open stream says more than a heartbeat: what a worker is done with may still wait here for a slow client.
     running = driver.running_on(message.node_id).union(message.running)
-    heartbeat = Heartbeat(message.node_id, message.incarnation, running, message.hop_s, message.samples)
+    heartbeat = Heartbeat(
+        message.node_id, message.incarnation, running, message.hop_s, message.samples, message.is_stuck
+    )
     _check(driver.post(heartbeat))
     desired = _desired(driver, message.node_id)
     # A lost /nodes/loaded is made up for here; one that was heard is nothing new.

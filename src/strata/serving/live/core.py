@@ -46,7 +46,7 @@ class Core:
         self.metrics = MetricsCollector()
         self._assumed, self._learns = demand, learns
         self._arrangement = Arrangement(model, demand)
-        self._members = Members(config.heartbeat_timeout)
+        self._members = Members(config.heartbeat_timeout, interval_s=config.heartbeat_interval_s)
         self._rollout = Rollout(self._fits_both)
         self._requests = InFlightRequests(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
         self._now_s: float | None = None
@@ -149,6 +149,7 @@ class Core:
                 {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}
                 for node in self.nodes()
             ],
+            "suspects": self._members.suspects(),
             "requests": {key: counts[key] for key in ("waiting", "unfinished")},
             "is_planning": self._is_planning,
             "planned_for": {key: getattr(self.demand, key) for key in ("batch", "prompt_tokens", "output_tokens")},
@@ -174,7 +175,7 @@ class Core:
             case events.FirstToken(request_id, attempt):
                 requests.first_token(request_id, attempt, now_s)
             case events.Finished(request_id, attempt, generated):
-                requests.finish(request_id, attempt, generated, now_s)
+                self._members.trust(requests.finish(request_id, attempt, generated, now_s))
             case events.Failed():
                 return self._failed(event, now_s)
             case events.Cancelled(request_id):
@@ -210,9 +211,12 @@ class Core:
         refused = self._members.heartbeat(event, now_s)
         if refused:
             return [RejectJoin(node_id, event.incarnation, refused)]
+        member = self._members[node_id]
+        if member.is_suspect:
+            return self._lose(node_id, now_s)
         if was_suspect:
-            self._welcome(self._members[node_id].node, now_s)
-        self._arrangement.hear(event, self._members[node_id].node)
+            self._welcome(member.node, now_s)
+        self._arrangement.hear(event, member.node)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._requests.starts_on(r, node_id)}
@@ -224,10 +228,13 @@ class Core:
         if out is None:
             return []
         if event.node_id is not None and event.node_id in self._members:
-            # Not out yet: its next heartbeat clears it. But its layers are laid elsewhere from now on.
-            self._members[event.node_id].is_suspect = True
-            out += self._lose(event.node_id, now_s)
+            out += self._suspect(event.node_id, now_s)
         return out
+
+    def _suspect(self, node_id: str, now_s: float) -> list[Instruction]:
+        """Lay a node's layers elsewhere; it is not out, and a later heartbeat clears it."""
+        self._members.suspect(node_id, now_s)
+        return self._lose(node_id, now_s)
 
     def _planned(self, event: events.Planned, now_s: float) -> list[Instruction]:
         if event.version != self._plan_version:

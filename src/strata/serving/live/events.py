@@ -30,13 +30,17 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life. `running`: requests it works on; hop_s: newly measured one-way latencies [s]."""
+    """A sign of life. `running`: requests it works on; hop_s: newly measured one-way latencies [s].
+
+    is_stuck: it lives and does no work.
+    """
 
     node_id: str
     incarnation: int
     running: frozenset[str] = frozenset()
     hop_s: Mapping[str, float] = field(default_factory=dict)
     samples: tuple[StepSample, ...] = ()
+    is_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,11 @@ class InFlightRequests:
             if request.first_token_s is None:
                 request.first_token_s = now_s
 
-    def finish(self, request_id: str, attempt: int, generated: int, now_s: float) -> None:
-        """Close a request that is done; what an older attempt says is not heard."""
+    def finish(self, request_id: str, attempt: int, generated: int, now_s: float) -> list[str]:
+        """Close a request that is done; return its nodes, none where an older attempt says so."""
         request = self._requests.get(request_id)
         if request is None or request.attempt != attempt or request.route is None:
-            return
+            return []
         first_s, latency_s = request.first_token_s, now_s - request.arrived_s
         ttft_s = None if first_s is None else first_s - request.arrived_s
         tpot_s = (now_s - first_s) / (generated - 1) if first_s is not None and generated > 1 else None
@@ -136,10 +136,12 @@ class InFlightRequests:
         self._metrics.collect_request_latency(request_id, latency_s)
         self._metrics.collect_tokens(ttft_s, tpot_s, generated)
         self._metrics.collect_network(self._sent_bytes(request, generated))
-        for stage in request.route.stages:
-            self._metrics.collect_throughput(stage.node_id, generated)
+        node_ids = [stage.node_id for stage in request.route.stages]
+        for node_id in node_ids:
+            self._metrics.collect_throughput(node_id, generated)
         request.timeline.append({"finished_after_s": latency_s, "tokens": generated})
         self._close(request, now_s)
+        return node_ids
 
     def cancel(self, request_id: str, now_s: float) -> list[Instruction]:
         """Close a request nobody waits for any more."""

@@ -127,6 +127,7 @@ class Agent:
             loaded=self.worker.holder.loaded,
             hop_s=hop_s,
             samples=self.worker.take_samples(),
+            is_stuck=self.worker.is_stuck(),
         )
 
     def _heed(self, desired: wire.Desired, held: frozenset[int]) -> None:

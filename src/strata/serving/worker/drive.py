@@ -126,4 +126,5 @@ class ChainDriver:
                         step.result()
                 return int(await future)
         except TimeoutError:
-            raise ChainError(f"no token within {limit_s:g} s") from None
+            # Whoever comes later would have been named by the one before it.
+            raise ChainError(f"no token within {limit_s:g} s", stage.node_id) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Final
 
@@ -51,7 +51,8 @@ class Worker:
         self.holder = Holder(model, maker, memory_bytes=memory_bytes, slots=slots)
         self.driver = ChainDriver(step_limit_s=step_limit_s)
         self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
-        self._clock, self._lease_s = clock, lease_s
+        self._clock, self._lease_s, self._step_limit_s = clock, lease_s, step_limit_s
+        self._pulse: tuple[float, Future[None]] | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="layers", initializer=in_thread)
         self.tasks = TaskSet()
         self.stage = StageRunner(
@@ -68,6 +69,15 @@ class Worker:
         """Requests that hold something here."""
         keys = self.holder.sequences.keys() | self.driver.driven.keys()
         return tuple(sorted({key.request_id for key in keys}))
+
+    def is_stuck(self) -> bool:
+        """Return whether the thread that runs layers has not come free for longer than a step may take.
+
+        To be asked at every heartbeat: each asks the thread for a sign of life where it has given the last.
+        """
+        if self._pulse is None or self._pulse[1].done():
+            self._pulse = self._clock(), self._executor.submit(_nothing)
+        return self._clock() - self._pulse[0] > self._step_limit_s
 
     def take_samples(self) -> tuple[StepSample, ...]:
         """Return what was measured since the last call."""
@@ -135,6 +145,10 @@ class Worker:
         await self.driver.close()
         await self.stage.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _nothing() -> None:
+    """Show that the thread runs."""
 
 
 async def _nobody(version: int) -> None:
