@@ -97,6 +97,7 @@ def test_what_is_sampled_depends_on_the_seed_or_else_on_the_id_alone():
         ({"model": "tiny", "prompt": "x", "max_tokens": 3000}, 400, "context_length_exceeded", "max_tokens"),
         ({"model": "tiny", "prompt": "x" * 3000}, 400, "context_length_exceeded", "max_tokens"),
         ({"model": "tiny", "prompt": [258]}, 400, "invalid_value", "prompt"),
+        ({"model": "tiny", "prompt": [[1], [2]]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": "x", "temperature": 3}, 400, "invalid_value", "temperature"),
         ({"model": "tiny", "prompt": "x", "stop": ["a"] * 5}, 400, "invalid_value", "stop"),
         ({"model": "tiny", "prompt": "x", "stop": ""}, 400, "invalid_value", "stop"),
@@ -113,6 +114,25 @@ def test_what_cannot_be_done_is_said_in_openais_form(body, status, code, param):
     assert error["param"] == param
     assert error["type"] in ("invalid_request_error", "not_found_error")
     assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages.0.content"),
+        ({"role": "user", "content": [{"text": "x"}]}, "messages.0.content"),
+        ({"role": "critic", "content": "x"}, "messages.0.role"),
+    ],
+)
+def test_what_a_small_model_cannot_read_is_refused_and_not_dropped(message, param):
+    """Found in a review: parts that were images were left out without a word."""
+    answer = run(lambda world: world.post("/v1/chat/completions", CHAT | {"messages": [message]}))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_what_only_engines_serve_is_refused_by_a_model_of_workers():
+    answer = run(lambda world: world.post("/v1/embeddings", {"model": "tiny", "input": "x"}))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_endpoint")
 
 
 AUTO = replace(FAST, routing_strategy="auto")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 
 import httpx
@@ -10,12 +11,12 @@ from strata.errors import UsageError
 from strata.net.http import Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, engine_model
-from strata.serving.gateway.discovery import Backend, read_backend, watch
+from strata.serving.gateway.discovery import Backend, Watcher, read_backend
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.live.core import Core
-from strata.serving.live.events import Leave
+from strata.serving.live.events import Leave, Tick
 from tests.serving.gateway.world import FAST, FakeEngine, Wires, events_of, foretold, text_of
 
 
@@ -24,16 +25,18 @@ class EngineWorld:
         self.engines = [FakeEngine(name) for name in names]
         self.gateway = Gateway()
         self.gateway.new_id = lambda: "1"
+        self.now_s = 100.0
         client = httpx.AsyncClient(transport=Wires(self.engines))
         self.pauses_s: list[float] = []
+        self.watchers: list[Watcher] = []
         self.backend_client = Engines(
-            client, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause
+            client, default_tokens=DEMAND.output_tokens, silence_s=60.0, answer_s=60.0, sleep=self.pause
         )
         self.driver = Driver(
             Core(FAST, engine_model("llama"), DEMAND),
             self.backend_client,
             self.gateway.meters,
-            clock=lambda: 100.0,
+            clock=lambda: self.now_s,
         )
         self.gateway.drivers["llama"] = self.driver
         self.frame = make_frame(self.gateway, limits=Limits())
@@ -42,22 +45,28 @@ class EngineWorld:
     async def pause(self, seconds):
         self.pauses_s.append(seconds)
 
+    async def watched(self):
+        """Have every engine looked after once more."""
+        for watcher in self.watchers:
+            await watcher.look()
+
     async def request(self, kind="completions", **more):
         return await self.client.post(f"/v1/{kind}", json={"model": "llama", **more})
 
     @asynccontextmanager
     async def up(self):
-        watchers = []
+        tasks = []
         for engine in self.engines:
             backend = Backend(engine.url, "llama", 4)
-            watchers.append(asyncio.create_task(watch(backend, engine.name, self.driver, self.backend_client)))
+            self.watchers.append(Watcher(backend, engine.name, self.driver, self.backend_client))
+            tasks.append(asyncio.create_task(self.watchers[-1].run()))
             await engine.polled.wait()
         while len(self.backend_client.urls) < len(self.engines):
             await asyncio.sleep(0)
         try:
             yield self
         finally:
-            for task in watchers:
+            for task in tasks:
                 task.cancel()
             await self.driver.stop()
 
@@ -126,16 +135,228 @@ def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
     assert len(asked) == 1
 
 
-def test_an_engine_that_fails_every_request_is_not_asked_for_ever():
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_engine_that_refuses_every_request_is_not_asked_for_ever_and_its_own_words_reach_the_client(status):
+    """Found in a review: a 429 with Retry-After became a 503 "given up after 5 attempts"."""
+
     async def scenario(world):
         for engine in world.engines:
-            engine.status = 500
+            engine.status, engine.headers = status, {"retry-after": "7"}
         return await world.request(prompt="x"), asked_of(world), world.pauses_s
 
     answer, asked, pauses_s = run(scenario)
-    assert answer.status_code == 503
+    assert (answer.status_code, answer.headers["retry-after"]) == (status, "7")
+    assert answer.json()["error"]["code"] == "engine's own"
     assert len(asked) == FAST.max_attempts
     assert pauses_s == [0.1, 0.2, 0.4, 0.8, 1.6]
+
+
+def chunk_of(text="", finish=None, index=0, **more):
+    choice = {"index": index, "finish_reason": finish, "text": text}
+    return b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]} | more).encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def told(*pieces, breaks=False):
+    """An engine's stream."""
+
+    async def stream(text, usage, *, is_chat):
+        for piece in pieces:
+            yield piece
+        if breaks:
+            raise httpx.ReadError("reset")
+
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("pieces", "breaks"),
+    [
+        ((chunk_of("hello"), chunk_of(finish="stop")), False),
+        ((chunk_of("hello"), chunk_of(finish="stop")), True),
+        ((chunk_of("hello", finish="stop") + DONE,), False),
+    ],
+    ids=["closed without [DONE]", "reset instead of [DONE]", "all in one piece"],
+)
+def test_an_answer_that_said_why_it_ended_is_complete_with_or_without_done(pieces, breaks):
+    """Found in a review: without [DONE] the client got the whole text twice."""
+
+    async def scenario(world):
+        for engine in world.engines:
+            engine.stream = told(*pieces, breaks=breaks)
+        return await world.request(prompt="x", stream=True), asked_of(world)
+
+    answer, asked = run(scenario)
+    assert text_of(answer.content) == "hello"
+    assert events_of(answer.content)[-1] == "[DONE]"
+    assert len(asked) == 1
+
+
+def test_an_answer_that_is_done_without_having_said_why_is_not_complete():
+    """Found in a review: a text that was cut off passed as the whole one."""
+
+    async def completions(world):
+        world.engines[0].stream = told(*map(chunk_of, foretold("hello", 8)[:3]), DONE)
+        return [await world.request(prompt="hello", max_tokens=8, stream=True) for _ in range(2)]
+
+    async def chat(world):
+        world.engines[0].stream = told(chunk_of("hel"), DONE)
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        return await world.request("chat/completions", **body)
+
+    assert {text_of(answer.content) for answer in run(completions)} == {foretold("hello", 8)}
+    assert events_of(run(chat, names="a").content)[-1]["error"]["code"] == "engine-lost"
+
+
+@pytest.mark.parametrize(
+    "usage", [{"prompt_tokens": 3}, {}, None, 5, {"prompt_tokens": 3, "completion_tokens": None}]
+)
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_usage_that_says_less_than_all_costs_nobody_an_answer(usage, is_stream):
+    """Found in a review: without completion_tokens the answer was generated five times, and then a 503."""
+
+    async def scenario(world):
+        choice = {"index": 0, "finish_reason": "length", "text": "hi"}
+        for engine in world.engines:
+            engine.stream = told(chunk_of("hi", "stop"), chunk_of(usage=usage), DONE)
+            engine.document = {"id": "theirs", "choices": [choice], "usage": usage}
+        return await world.request(prompt="x", stream=is_stream), asked_of(world)
+
+    answer, asked = run(scenario)
+    assert answer.status_code == 200
+    assert "hi" in answer.text
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "bad", [b"data: 5\n\n", b"data: {\n\n", b'data: {"choices":[{"delta":5}]}\n\n', b"x" * 2**21]
+)
+def test_nonsense_from_an_engine_is_a_failed_attempt(bad):
+    async def scenario(world):
+        world.engines[0].stream = told(bad)
+        return [await world.request(prompt="hello", max_tokens=4, stream=True) for _ in range(4)]
+
+    for answer in run(scenario):
+        assert text_of(answer.content) == foretold("hello", 4)
+
+
+def test_what_a_current_engine_sends_is_handed_on_byte_for_byte_but_for_its_id():
+    theirs = b'{"id": "theirs", "object":"text_completion","created":5,"model":"llama","choices":[' + (
+        b'{"index":0,"text":"a\\"id\\": \\"theirs\\"  \xc3\xa9","finish_reason":"stop","odd":[1 , 2]}]}'
+    )
+
+    async def scenario(world):
+        for engine in world.engines:
+            engine.stream = told(b"data: " + theirs + b"\n\n", DONE)
+        return await world.request(prompt="x", stream=True)
+
+    expected = theirs.replace(b'"id": "theirs"', b'"id":"cmpl-1"', 1).replace(
+        b'"model":"llama"', b'"model":"llama"'
+    )
+    assert run(scenario).content == b"data: " + expected + b"\n\n" + DONE
+
+
+def test_an_engine_that_streams_lives_and_is_not_asked_anything_meanwhile():
+    """Found in a review: it was expelled as silent in the middle of a stream: it answers nothing else then."""
+
+    async def scenario(world):
+        (engine,) = world.engines
+        engine.pause_at, engine.resumes = 3, asyncio.Event()
+        asked = asyncio.create_task(world.request(prompt="hello", max_tokens=6, stream=True))
+        while not (world.driver.streams and world.driver.streams["cmpl-1"].num_generated == 3):
+            await asyncio.sleep(0)
+        engine.is_deaf = True  # to /v1/models
+        num_polled = len(engine.said("/v1/models"))
+        for _ in range(30):
+            world.now_s += 1.0
+            await world.watched()
+            world.driver.post(Tick())
+        polled = len(engine.said("/v1/models")) - num_polled
+        engine.resumes.set()
+        return await asked, polled, world.driver.core.status()["ready"]
+
+    answer, polled, is_ready = run(scenario, names="a")
+    assert text_of(answer.content) == foretold("hello", 6)
+    assert (polled, is_ready) == (0, True)
+
+
+def test_an_engine_that_hangs_comes_back_only_after_it_has_answered_a_request():
+    """Found in a review: it still answered /v1/models, and clients waited for it again and again."""
+
+    async def scenario(world):
+        one, _ = world.engines
+        one.hangs = True
+        answers = [await world.request(prompt="hello", max_tokens=6, stream=True) for _ in range(6)]
+        num_tried = len([body for body in one.said("/v1/completions") if body["prompt"] != "a"])
+        one.hangs = False
+        world.backend_client.broken["a"].set()
+        while world.driver.core.status()["suspects"]:
+            world.now_s += 1.0
+            await world.watched()
+        return answers, num_tried, world.driver.core.status()
+
+    answers, num_tried, status = run(scenario)
+    assert [text_of(answer.content) for answer in answers] == [foretold("hello", 6)] * 6
+    assert num_tried == 1
+    assert len(status["nodes"]) == 2
+
+
+def test_what_only_engines_can_do_goes_to_them_as_it_came():
+    """Found in a review: the gateway refused for engines what its own workers cannot do."""
+
+    async def scenario(world):
+        asked = [
+            {"prompt": "x", "n": 3},
+            {"prompt": ["x", "y"]},
+            {"prompt": [[1, 2], [3]]},
+            {"prompt": [100_000]},
+            {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1},
+            {"prompt": "x", "stop": ["a", "b", "c", "d", "e"]},
+        ]
+        answers = [await world.request(**body) for body in asked]
+        image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+        chat = {"messages": [{"role": "critic", "content": image}]}
+        answers.append(await world.request("chat/completions", **chat))
+        return answers, [*asked, chat], asked_of(world)
+
+    answers, sent, asked = run(scenario)
+    assert [answer.status_code for answer in answers] == [200] * 7
+    assert sorted(map(repr, map(sorted, map(dict.items, asked)))) == sorted(
+        repr(sorted({"model": "llama", **body}.items())) for body in sent
+    )
+
+
+@pytest.mark.parametrize("path", ["embeddings", "responses", "rerank"])
+def test_endpoints_that_engines_alone_have_are_passed_through(path):
+    document = {"object": "list", "data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 2}}
+
+    async def scenario(world):
+        for engine in world.engines:
+            engine.document = document
+        whole = await world.request(path, input="x", dimensions=1)
+        for engine in world.engines:
+            engine.stream = told(b"event: response.created\ndata: {}\n\n", b"event: done\ndata: {}\n\n")
+        return whole, await world.request(path, input="x", stream=True), world
+
+    whole, stream, world = run(scenario)
+    assert whole.json() == document
+    assert stream.content == b"event: response.created\ndata: {}\n\nevent: done\ndata: {}\n\n"
+    asked = [body for engine in world.engines for to, body in engine.heard if to == f"/v1/{path}"]
+    assert asked[0] == {"model": "llama", "input": "x", "dimensions": 1}
+    assert "stream_options" not in asked[1]
+
+
+def test_a_stream_that_only_an_engine_understands_does_not_begin_anew_elsewhere():
+    async def scenario(world):
+        for engine in world.engines:
+            engine.stream = told(b"event: one\ndata: {}\n\n", breaks=True)
+        return await world.request("responses", input="x", stream=True)
+
+    answer = run(scenario)
+    assert answer.content.count(b"event: one") == 1
+    assert events_of(answer.content.split(b"\n\n")[-2])[-1]["error"]["code"] == "engine-lost"
 
 
 def test_an_engine_that_dies_before_its_first_token_is_replaced_unseen():

@@ -116,7 +116,10 @@ def test_nonsense_from_a_worker_is_a_failed_attempt_not_a_broken_gateway():
         for _ in range(message.max_tokens + 1):
             yield b'{"token":65}\n'
 
-    for bad in (nonsense, endless, too_many):
+    async def unknown(_message):
+        yield b'{"token":258}\n'
+
+    for bad in (nonsense, endless, too_many, unknown):
 
         async def scenario(world, bad=bad):
             for worker in world.workers:

@@ -162,7 +162,10 @@ class FakeWorker(Host):
 
 
 class FakeEngine(Host):
-    """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models."""
+    """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models.
+
+    pause_at: letters after which a stream waits for `resumes`. is_deaf: to /v1/models; hangs: all else.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -172,16 +175,29 @@ class FakeEngine(Host):
         self.pause_at = -1
         self.owner = "somebody"
         self.delta: dict[str, Any] = {}
+        self.headers: dict[str, str] = {}
+        self.document: dict[str, Any] | None = None
+        self.is_deaf = self.hangs = False
+        self.resumes = asyncio.Event()
 
     async def answer(self, path: str, body: bytes) -> httpx.Response:
         if path == "/v1/models":
+            if self.is_deaf:
+                raise httpx.ReadTimeout("deaf")
             self.polled.set()
             return httpx.Response(200, json={"data": [{"id": "llama", "owned_by": self.owner}]})
+        if self.hangs:
+            raise httpx.ReadTimeout("hangs")
         if self.status != 200:
-            return httpx.Response(self.status, json={"error": {"message": "no", "code": "engine's own"}})
+            error = {"error": {"message": "no", "code": "engine's own"}}
+            return httpx.Response(self.status, json=error, headers=self.headers)
         asked = json.loads(body)
+        if asked.get("stream") and "prompt" not in asked and "messages" not in asked:
+            return httpx.Response(200, stream=Stream(self.stream("", {}, is_chat=False)))
+        if self.document is not None and not asked.get("stream"):
+            return httpx.Response(200, json=self.document)
         count = asked.get("max_tokens") or asked.get("max_completion_tokens") or 8
-        prompt = asked.get("prompt") or asked["messages"][-1]["content"]
+        prompt = str(asked.get("prompt") or asked["messages"][-1]["content"])
         if asked.get("continue_final_message"):
             assert asked["add_generation_prompt"] is False
             prompt = asked["messages"][-2]["content"] + prompt
@@ -198,7 +214,7 @@ class FakeEngine(Host):
     async def stream(self, text: str, usage: Any, *, is_chat: bool) -> AsyncIterator[bytes]:
         for number, letter in enumerate(text):
             if number == self.pause_at:
-                await asyncio.Event().wait()
+                await self.resumes.wait()
             if self.chunks_left <= 0:
                 self.is_dead = True
                 raise httpx.ReadError("reset")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,12 +21,23 @@ from strata.serving.gateway.openai import (
     ApiError,
     ChatRequest,
     CompletionRequest,
+    EmbeddingsRequest,
     GenerationRequest,
-    Writer,
+    RerankRequest,
+    ResponsesRequest,
     goal_s,
     parse,
 )
 from strata.serving.gateway.response import GenerationResponse
+
+KINDS: Final[dict[type[GenerationRequest], str]] = {
+    ChatRequest: "chatcmpl",
+    CompletionRequest: "cmpl",
+    EmbeddingsRequest: "embd",
+    ResponsesRequest: "resp",
+    RerankRequest: "rerank",
+}
+"""What is scheduled, and how the ids of such requests begin."""
 
 
 class GatewayFrame(Frame):
@@ -67,8 +78,7 @@ def make_frame(
     endpoints = _Endpoints(gateway)
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", endpoints.chat, methods=["POST"]),
-            Route("/v1/completions", endpoints.completion, methods=["POST"]),
+            *(endpoints.generation(kind, prefix) for kind, prefix in KINDS.items()),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
             Route("/decisions/{id}", endpoints.decision),
@@ -101,11 +111,13 @@ class _Endpoints:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
 
-    async def chat(self, request: Request) -> Response:
-        return await self._generate(ChatRequest, request, "chatcmpl")
+    def generation(self, kind: type[GenerationRequest], prefix: str) -> Route:
+        """Return the route of an endpoint whose requests are scheduled; `prefix` begins their ids."""
 
-    async def completion(self, request: Request) -> Response:
-        return await self._generate(CompletionRequest, request, "cmpl")
+        async def generate(request: Request) -> Response:
+            return await self._generate(kind, request, prefix)
+
+        return Route(kind.path, generate, methods=["POST"])
 
     async def _generate(self, kind: type[GenerationRequest], request: Request, prefix: str) -> Response:
         generation = parse(kind, await request.body())
@@ -116,10 +128,15 @@ class _Endpoints:
         if driver is None:
             raise self._no_model(generation.model)
         request_id = f"{prefix}-{self.gateway.new_id()}"
-        stream = driver.submit(generation, request_id, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
-        writer = Writer(generation, request_id, int(self.gateway.wall_clock()))
+        stream = driver.submit(
+            generation,
+            request_id,
+            created=int(self.gateway.wall_clock()),
+            ttft_goal_s=ttft_goal_s,
+            tpot_goal_s=tpot_goal_s,
+        )
         # An ASGI application in all but name: Starlette only calls it.
-        return GenerationResponse(driver, stream, writer)  # type: ignore[return-value]
+        return GenerationResponse(driver, stream)  # type: ignore[return-value]
 
     async def models(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_card(name) for name in self.gateway.drivers]})

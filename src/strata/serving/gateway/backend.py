@@ -18,13 +18,14 @@ from strata.serving.tokens import TextStream, TokenDecoder
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
     """How an attempt ended: well (`finish`), broken off (`error` and who is suspected, if anybody), or with a
-    fault of the request itself that no other attempt would mend.
+    fault of the request itself that no other attempt would mend, unless another may be luckier (`may_retry`).
     """
 
     finish: str | None = None
     error: str = ""
     suspect: str | None = None
     fault: ApiError | None = None
+    may_retry: bool = False
     is_clean: bool = False
     """Whether nothing of it is left on any node."""
 

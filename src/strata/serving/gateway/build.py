@@ -15,7 +15,7 @@ from strata.clock import Clock
 from strata.net.http import Frame, Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.backend import BackendClient
-from strata.serving.gateway.discovery import Backend, model_of, watch
+from strata.serving.gateway.discovery import Backend, Watcher, model_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
@@ -35,11 +35,16 @@ log = logging.getLogger(__name__)
 DEMAND: Final = Demand(batch=8, prompt_tokens=128, output_tokens=128)
 """What plans are made for until requests say more (assumed)."""
 ASK_AGAIN_S: Final = 2.0
+SILENCE_S: Final = 120.0
+"""A prompt of a hundred thousand tokens may be read for so long before the first token comes (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What a gateway is told. model: the workers', with its tokenizer; None to take no workers."""
+    """What a gateway is told. model: the workers', with its tokenizer; None to take no workers.
+
+    silence_s: longest wait for the next piece of a stream from an engine.
+    """
 
     config: SchedulerConfig
     model: tuple[HostedModel, Tokenizer] | None
@@ -48,6 +53,7 @@ class GatewaySettings:
     token: str = ""
     node_token: str = ""
     backend_token: str = ""
+    silence_s: float = SILENCE_S
 
 
 def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[Gateway, Frame]:
@@ -110,8 +116,12 @@ class _Builder:
         """Return the driver of that name: of the model's engines, or of the workers' model."""
         if driver := self.gateway.drivers.get(model):
             return driver
-        silence_s = self.settings.limits.answer_s
-        engines = Engines(client, default_tokens=DEMAND.output_tokens, silence_s=silence_s)
+        engines = Engines(
+            client,
+            default_tokens=DEMAND.output_tokens,
+            silence_s=self.settings.silence_s,
+            answer_s=self.settings.limits.answer_s,
+        )
         return self._driver(engine_model(model), engines)
 
     async def _serve_backend(self, backend: Backend, node_id: str, client: httpx.AsyncClient) -> None:
@@ -123,6 +133,6 @@ class _Builder:
                 await asyncio.sleep(ASK_AGAIN_S)
         driver = self._engines(model, client)
         if isinstance(driver.backend_client, Engines):
-            await watch(backend, node_id, driver, driver.backend_client)
+            await Watcher(backend, node_id, driver, driver.backend_client).run()
         else:
             log.error("%s is not used: its model %r has the same name as the workers' model", backend.url, model)

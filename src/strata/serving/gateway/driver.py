@@ -65,7 +65,13 @@ class Driver:
         return orders
 
     def submit(
-        self, request: GenerationRequest, request_id: str, *, ttft_goal_s: float, tpot_goal_s: float
+        self,
+        request: GenerationRequest,
+        request_id: str,
+        *,
+        created: int,
+        ttft_goal_s: float,
+        tpot_goal_s: float,
     ) -> RequestStream:
         """Take a request; its stream may be over when this returns. Raises ApiError where it cannot be served."""
         signal, prompt = self.backend_client.admit(request, request_id)
@@ -76,6 +82,7 @@ class Driver:
             prompt,
             arrived_s=self.clock(),
             decoder=self.backend_client.decoder(prompt),
+            created=created,
             on_first_token=self._first_token,
         )
         self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
@@ -126,7 +133,10 @@ class Driver:
             case instructions.Reject(request_id, reason, retry_after_s):
                 if stream := self.streams.get(request_id):
                     status = STATUS.get(reason.token, 503)
-                    self._fail(stream, ApiError(status, str(reason), reason.token, retry_after_s=retry_after_s))
+                    fault = ApiError(status, str(reason), reason.token, retry_after_s=retry_after_s)
+                    # Where engines refused it to the last, their own words say more than how often.
+                    refusal = stream.refusal if reason.token == "attempts-exhausted" else None
+                    self._fail(stream, refusal or fault)
             case instructions.Replan():
                 self.tasks.start(self._plan(instruction))
             case instructions.Load():
@@ -171,7 +181,8 @@ class Driver:
         if stream.attempt != number or stream.is_over or not stream.node_ids:
             return
         node_ids, stream.node_ids = stream.node_ids, []
-        outcome = "ok" if result.finish is not None else "refused" if result.fault else "failed"
+        is_refused = result.fault is not None and not result.may_retry
+        outcome = "ok" if result.finish is not None else "refused" if is_refused else "failed"
         self.meters.attempts.labels(self.name, outcome).inc()
         if not result.is_clean:
             others = [name for name in node_ids if name != result.suspect]
@@ -180,13 +191,14 @@ class Driver:
             stream.end(result.finish)
             self._close(stream)
             self.post(events.Finished(request_id, number, stream.num_generated))
-        elif result.fault:
+        elif result.fault and is_refused:
             self._fail(stream, result.fault)
             if result.suspect:
                 self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
             self.post(events.Cancelled(request_id))
         else:
             log.warning("%s, attempt %d: %s", request_id, number, result.error)
+            stream.refusal = result.fault
             self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
 
     def _stop_attempt(self, request_id: str, number: int) -> None:

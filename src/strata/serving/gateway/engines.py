@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import httpx
 
-from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
-from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
+from strata.serving.gateway.backend import AttemptResult, BackendClient
+from strata.serving.gateway.openai import ApiError, GenerationRequest, Writer
+from strata.serving.gateway.relay import EngineFailed, Relay, usage_of
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch
 from strata.serving.request import RequestSignal
@@ -27,15 +28,15 @@ TOKEN_BYTES: Final = 4
 POLL_TIMEOUT_S: Final = 5.0
 BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
-EVENT_BYTES: Final = 2**20
 DOCUMENT_BYTES: Final = 2**26
 
 
 class Engines(BackendClient):
     """The engines that serve one model, each of which ends a request whose connection closes.
 
-    `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat. An
-    answer without stream is silent to its end.
+    `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat.
+    num_heard: pieces that came of each, which show that it lives. answer_s: longest wait for an answer without
+    stream, which is silent to its end.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Engines(BackendClient):
         *,
         default_tokens: int,
         silence_s: float,
+        answer_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
-        self._sleep = sleep
+        self.answer_s, self._sleep = answer_s, sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
+        self.num_heard = Counter[str]()
 
     def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request with its length, estimated. Raises ApiError for what JSON cannot hold."""
@@ -59,10 +62,11 @@ class Engines(BackendClient):
             # Refused here: at the engine's door it would look like the engine's fault.
             raise ApiError(400, "a number is not finite", "invalid_value") from None
         prompt_tokens = len(request.tokens) or len(request.text.encode(errors="replace")) // TOKEN_BYTES + 1
+        limit = self.default_tokens if request.token_limit is None else request.token_limit
         signal = RequestSignal(
             request_id,
             prompt_tokens=prompt_tokens,
-            max_tokens=request.token_limit or self.default_tokens,
+            max_tokens=max(1, limit) * request.num_choices,
             priority=request.priority or 0,
         )
         return signal, ()
@@ -74,39 +78,63 @@ class Engines(BackendClient):
         if url is None:
             return AttemptResult(error=f"{node_id} has left", suspect=node_id)
         request = stream.request
-        if stream.num_generated and not self._may_go_on(stream, node_id in self.continues):
+        if stream.has_text and not self._may_go_on(stream, node_id in self.continues):
             why = "the engine's connection broke, and no other engine can continue this answer"
             return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
-        path = "/v1/chat/completions" if request.kind == "chat" else "/v1/completions"
-        content, timeout = json.dumps(_body(stream)), httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
+        silence_s = self.silence_s if request.stream else self.answer_s
+        content, timeout = json.dumps(_body(stream)), httpx.Timeout(POLL_TIMEOUT_S, read=silence_s)
+        relay = Relay(stream)
         try:
-            async with self.client.stream("POST", url + path, content=content, timeout=timeout) as answer:
-                if answer.status_code >= 500 or answer.status_code in (408, 429):
-                    # It is alive and refuses: another engine may accept, and this one is not counted as dead.
-                    await answer.aclose()
-                    await self._sleep(BUSY_S * 2 ** (dispatch.attempt - 1))
-                    return AttemptResult(error=f"{node_id} answered {answer.status_code}", is_clean=True)
+            async with self.client.stream("POST", url + request.path, content=content, timeout=timeout) as answer:
                 if answer.status_code >= 400:
-                    body = await _document(answer)
-                    refusal = ApiError(
-                        answer.status_code, "the engine refused the request", "engine-refused", body=body
-                    )
-                    return AttemptResult(fault=refusal, is_clean=True)
+                    return await self._refused(answer, node_id, dispatch.attempt)
                 if not request.stream:
-                    document = json.loads(await _document(answer))
-                    _count(stream, document)
-                    stream.num_generated = stream.usage.completion_tokens
-                    stream.put(document)
-                    stream.note_token()
+                    _take_document(stream, await _document(answer))
                     return AttemptResult(finish="stop", is_clean=True)
-                return await _relay(stream, answer.aiter_bytes())
+                async for data in answer.aiter_bytes():
+                    self.num_heard[node_id] += 1
+                    if request.kind == "other":
+                        stream.is_plain = False
+                        stream.note_token()
+                        stream.put(data)
+                    else:
+                        events, is_end = relay.feed(data)
+                        if events:
+                            stream.put(events)
+                        if is_end:
+                            break
+                    await stream.room()
+            if request.kind != "other" and not relay.is_done:
+                raise ValueError("the stream ended without a finish_reason")
+            return AttemptResult(finish=relay.finish, is_clean=True)
+        except EngineFailed as failed:
+            return AttemptResult(fault=failed.fault, is_clean=True)
         except (httpx.HTTPError, ValueError) as error:
+            if relay.is_done and request.kind != "other":  # all of it had come
+                return AttemptResult(finish=relay.finish, is_clean=True)
             self.broken[node_id].set()
             fault = None
             has_others = bool(self.continues - {node_id})
-            if stream.num_generated and not self._may_go_on(stream, has_others):  # it would wait in vain
+            if stream.has_text and not self._may_go_on(stream, has_others):  # it would wait in vain
                 fault = ApiError(502, f"the engine's connection broke: {type(error).__name__}", "engine-lost")
             return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
+
+    async def _refused(self, answer: httpx.Response, node_id: str, attempt: int) -> AttemptResult:
+        """Return an engine's refusal in its own words; it is alive, and another one may accept."""
+        status, body = answer.status_code, await _document(answer)
+        is_passing = status >= 500 or status in (408, 429)
+        refusal = ApiError(
+            status,
+            f"the engine answered {status}",
+            "engine-failed" if is_passing else "engine-refused",
+            retry_after_s=_seconds(answer.headers.get("retry-after")),
+            body=body if _is_error(body) else None,
+        )
+        if is_passing:
+            await self._sleep(BUSY_S * 2 ** (attempt - 1))
+        return AttemptResult(
+            error=f"{node_id} answered {status}", fault=refusal, may_retry=is_passing, is_clean=True
+        )
 
     def _may_go_on(self, stream: RequestStream, continues: bool) -> bool:
         """Return whether prompt and text so far ask an engine for the rest of the same text.
@@ -116,7 +144,7 @@ class Engines(BackendClient):
         chat's template may cut white space off the end of a message.
         """
         request = stream.request
-        if request.extra:
+        if request.extra or request.num_choices > 1 or request.kind == "other":
             return False
         if request.kind == "completion":
             return not request.tokens
@@ -129,7 +157,7 @@ class Engines(BackendClient):
 def _body(stream: RequestStream) -> dict[str, Any]:
     body = stream.request.body
     body.pop("priority", None)  # ours: queues here, not there
-    if stream.request.stream:
+    if stream.request.stream and stream.request.kind != "other":
         body["stream_options"] = {"include_usage": True} | (body.get("stream_options") or {})
     if not stream.num_generated:
         return body
@@ -144,45 +172,32 @@ def _body(stream: RequestStream) -> dict[str, Any]:
     return body
 
 
-async def _relay(stream: RequestStream, chunks: AsyncIterator[bytes]) -> AttemptResult:
-    finish = "stop"
-    async for line in lines_of(chunks, most_bytes=EVENT_BYTES):
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            return AttemptResult(finish=finish, is_clean=True)
-        chunk = json.loads(data)
-        if "error" in chunk:
-            fault = ApiError(502, "the engine failed", "engine-failed", body=data)
-            return AttemptResult(fault=fault, is_clean=True)
-        choices = chunk.get("choices") or []
-        if choices:
-            stream.note_token()
-            finish = choices[0].get("finish_reason") or finish
-            delta = choices[0].get("delta") or {}
-            if stream.num_resumed:
-                delta.pop("role", None)  # the message has begun
-            stream.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
-            text = choices[0].get("text") or delta.get("content") or ""
-            if text:
-                stream.text += text
-                stream.num_generated += 1
-        _count(stream, chunk)
-        if choices or (chunk.get("usage") and stream.request.has_usage):
-            stream.put(chunk)
-        await stream.room()
-    raise ValueError("no [DONE]")
+def _take_document(stream: RequestStream, body: bytes) -> None:
+    """Take an answer that came whole. Raises ValueError for one that is no JSON object."""
+    if stream.request.kind != "other":
+        answer = json.loads(body)
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no object")
+        if usage := usage_of(answer):
+            stream.engine_usage, stream.num_generated = usage, usage.completion_tokens
+        writer = Writer(stream.request, stream.request_id, stream.created)
+        body = json.dumps(writer.relayed(answer, is_chunk=False)).encode()
+    stream.put(body)
+    stream.note_token()
 
 
-def _count(stream: RequestStream, answer: dict[str, Any]) -> None:
-    """Take the engine's count of tokens; of an answer that goes on, what came before was prompt to this engine."""
-    if not (usage := answer.get("usage")):
-        return
-    before = stream.num_resumed
-    stream.engine_usage = Usage(int(usage["prompt_tokens"]) - before, int(usage["completion_tokens"]) + before)
-    if before:
-        answer["usage"] = stream.engine_usage.to_dict()
+def _is_error(body: bytes) -> bool:
+    """Return whether a body has the form of OpenAI's errors."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and "error" in answer
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of a Retry-After; a date counts as not said."""
+    return float(text) if text and text.isascii() and text.isdigit() else None
 
 
 async def _document(answer: httpx.Response) -> bytes:

@@ -2,8 +2,8 @@
 
 https://platform.openai.com/docs/api-reference/chat and .../completions; `priority` is ours (larger goes first).
 Headers `x-strata-ttft-ms` and `x-strata-tpot-ms` are ours too: a request's goals for its first token, and for each
-after it; the router `auto` admits by them. Keys that are not here go to whole engines (vLLM, SGLang) as they came,
-and are refused by our own workers unless their value asks for nothing.
+after it; the router `auto` admits by them. What is checked here is what the gateway must understand: the rest goes
+to whole engines (vLLM, SGLang) as it came, and `small_model` says what our own workers do not do.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
 """Values of keys we do not have that ask for nothing; null always does."""
 
 SEVERAL: Final = {
-    "prompt": "should be one text, or the tokens of one; several prompts at a time are not supported",
-    "stop": "should be a text or up to 4 texts, none of them empty",
+    "prompt": "should be a text, the tokens of one, or a list of either",
+    "stop": "should be a text or a list of texts",
     "content": "should be a text or a list of parts",
 }
 """What fields that take several kinds of value want; pydantic would speak of the first kind only."""
+
+
+ROLES: Final = ("assistant", "developer", "function", "system", "tool", "user")
 
 
 class ApiError(Exception):
@@ -75,8 +78,7 @@ class Usage:
         return asdict(self) | {"total_tokens": self.prompt_tokens + self.completion_tokens}
 
 
-Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Tokens = Annotated[int, Field(ge=1, le=10**7)]
+Tokens = Annotated[int, Field(ge=0, le=10**7)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -93,14 +95,15 @@ class StreamOptions(_Entry):
 class GenerationRequest(_Entry):
     """What both endpoints take: fields as OpenAI names them, properties for what they come to."""
 
-    kind: ClassVar[Literal["chat", "completion"]]
+    kind: ClassVar[Literal["chat", "completion", "other"]]
+    path: ClassVar[str]
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[str, Field(min_length=1)] | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stop: str | list[str] | None = None
     max_tokens: Tokens | None = None
-    n: Literal[1] | None = None
+    n: Annotated[int, Field(ge=1, le=10**4)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=200)] | None = None
@@ -109,12 +112,22 @@ class GenerationRequest(_Entry):
     @property
     @abstractmethod
     def text(self) -> str:
-        """The prompt as text; empty where it came as tokens."""
+        """The prompts as text; empty where they came as tokens."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prompt as tokens; empty where it came as text."""
+        """The prompts as tokens; empty where they came as text."""
         return ()
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts, each of which is answered."""
+        return 1
+
+    @property
+    def num_choices(self) -> int:
+        """Answers that are asked for."""
+        return (self.n or 1) * self.num_prompts
 
     @property
     @abstractmethod
@@ -144,29 +157,39 @@ class GenerationRequest(_Entry):
 
 
 class CompletionRequest(GenerationRequest):
-    """POST /v1/completions: one prompt, as text or as tokens."""
+    """POST /v1/completions: prompts, as texts or as tokens."""
 
-    kind = "completion"
+    kind, path = "completion", "/v1/completions"
 
     prompt: (
-        str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[list[Token], Field(min_length=1)]
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[Token], Field(min_length=1)]
+        | Annotated[list[Annotated[list[Token], Field(min_length=1)]], Field(min_length=1)]
     )
 
     @property
+    def num_prompts(self) -> int:
+        """Prompts, each of which is answered."""
+        return 1 if isinstance(self.prompt, str) or isinstance(self.prompt[0], int) else len(self.prompt)
+
+    @property
     def text(self) -> str:
-        """The prompt as text; empty where it came as tokens."""
-        first = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
-        return first if isinstance(first, str) else ""
+        """The prompts as text; empty where they came as tokens."""
+        return (
+            self.prompt if isinstance(self.prompt, str) else "".join(p for p in self.prompt if isinstance(p, str))
+        )
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prompt as tokens; empty where it came as text."""
-        return tuple(token for token in self.prompt if isinstance(token, int))
+        """The prompts as tokens; empty where they came as text."""
+        parts = [part if isinstance(part, list) else [part] for part in self.prompt if not isinstance(part, str)]
+        return tuple(token for part in parts for token in part)
 
     @property
     def token_limit(self) -> int:
         """Most tokens of the answer."""
-        return self.max_tokens or DEFAULT_COMPLETION_TOKENS
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
 
 class ChatMessage(_Entry):
@@ -186,7 +209,7 @@ class ChatMessage(_Entry):
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    kind = "chat"
+    kind, path = "chat", "/v1/chat/completions"
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
@@ -199,7 +222,66 @@ class ChatRequest(GenerationRequest):
     @property
     def token_limit(self) -> int | None:
         """Most tokens of the answer; None where the client left it open."""
-        return self.max_completion_tokens or self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class PassedRequest(GenerationRequest):
+    """What engines alone understand: it goes to one as it came, and the answer comes back as it is."""
+
+    kind = "other"
+
+    @property
+    def text(self) -> str:
+        """What is asked, to estimate its length by."""
+        return json.dumps(self.model_extra)
+
+    @property
+    def token_limit(self) -> int | None:
+        """Not known."""
+        return None
+
+
+class EmbeddingsRequest(PassedRequest):
+    """POST /v1/embeddings."""
+
+    path = "/v1/embeddings"
+
+
+class ResponsesRequest(PassedRequest):
+    """POST /v1/responses."""
+
+    path = "/v1/responses"
+
+
+class RerankRequest(PassedRequest):
+    """POST /v1/rerank, as vLLM and Jina have it."""
+
+    path = "/v1/rerank"
+
+
+def small_model(request: GenerationRequest) -> None:
+    """Raise ApiError (400) for what our own workers do not do."""
+    if request.kind == "other":
+        raise ApiError(400, f"this model does not serve {request.path}", "unsupported_endpoint")
+    wrong = {
+        "n": request.n not in (None, 1) and "only one answer at a time is supported by this model",
+        "prompt": request.num_prompts > 1 and "only one prompt at a time is supported by this model",
+        "max_tokens": request.token_limit == 0 and "this model writes at least one token",
+        "stop": (len(request.stops) > 4 or "" in request.stops) and "should be up to 4 texts, none of them empty",
+    }
+    for number, message in enumerate(request.messages if isinstance(request, ChatRequest) else ()):
+        parts = message.content if isinstance(message.content, list) else []
+        kinds = [part.get("type") for part in parts if part.get("type") != "text"]
+        wrong[f"messages.{number}.content"] = bool(kinds) and f"this model reads text only, not {kinds[0]!r}"
+        wrong[f"messages.{number}.role"] = (
+            message.role not in ROLES and f"{message.role!r} is not one of {', '.join(ROLES)}"
+        )
+    for param, problem in wrong.items():
+        if problem:
+            raise ApiError(400, f"{param}: {problem}", "invalid_value", param=param)
+    if request.extra:
+        name = request.extra[0]
+        raise ApiError(400, f"{name} is not supported by this model", "unsupported_parameter", param=name)
 
 
 def parse(model: type[GenerationRequest], body: bytes) -> GenerationRequest:

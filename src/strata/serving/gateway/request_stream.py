@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
 from strata.serving.request import RequestSignal
@@ -14,8 +14,8 @@ from strata.serving.tokens import StopFinder, TokenDecoder
 ROOM: Final = 64
 """Pieces that wait for a slow client before nothing more is read from the worker."""
 
-Piece = str | dict[str, Any]
-"""Text of a worker's tokens, or what a whole engine wrote."""
+Piece = str | bytes
+"""Text of a worker's tokens, or what a whole engine wrote: events, or a document."""
 
 
 class RequestStream:
@@ -33,23 +33,28 @@ class RequestStream:
         *,
         arrived_s: float,
         decoder: TokenDecoder,
+        created: int = 0,
         on_first_token: Callable[[RequestStream], None],
     ) -> None:
         self.request, self.signal, self.prompt, self.arrived_s = request, signal, prompt, arrived_s
+        self.created = created
+        """When, in seconds since 1970, for the client to read."""
         self.attempt = 0
         self.node_ids: list[str] = []
         """Where the present attempt runs."""
         self._task: asyncio.Task[None] | None = None
         self.generated: list[int] = []
-        self.text = ""
+        self.texts: list[str] = []
         """What an engine wrote so far, for another to go on from."""
         self.is_plain = True
-        """Whether that is all an engine wrote: no calls of tools, no reasoning beside it."""
+        """Whether that is all an engine wrote: no calls of tools, no reasoning beside it, nothing else."""
         self.num_generated = self.num_resumed = 0
         self.first_s: float | None = None
         self.finish: str | None = None
         self.fault: ApiError | None = None
         self.engine_usage: Usage | None = None
+        self.refusal: ApiError | None = None
+        """What the last engine said that refused it for now."""
         self._on_first_token, self._has_begun = on_first_token, False
         self._decoder, self._stops = decoder, StopFinder(request.stops)
         self._pieces = deque[Piece]()
@@ -60,6 +65,16 @@ class RequestStream:
     def request_id(self) -> str:
         """The id, which is also the answer's."""
         return self.signal.request_id
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the client has something of the answer that no other attempt can take back."""
+        return bool(self.num_generated) or not self.is_plain
+
+    @property
+    def text(self) -> str:
+        """What an engine wrote so far, in one."""
+        return "".join(self.texts)
 
     @property
     def is_over(self) -> bool:

@@ -14,8 +14,9 @@ from strata.serving.gateway.request_stream import Piece, RequestStream
 class GenerationResponse:
     """An ASGI response. Whatever ends it (the client has gone, stalls, the time is up), the request ends too."""
 
-    def __init__(self, driver: Driver, stream: RequestStream, writer: Writer) -> None:
-        self.driver, self.stream, self.writer = driver, stream, writer
+    def __init__(self, driver: Driver, stream: RequestStream) -> None:
+        self.driver, self.stream = driver, stream
+        self.writer = Writer(stream.request, stream.request_id, stream.created)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, listening for the client to hang up."""
@@ -60,12 +61,10 @@ class GenerationResponse:
             received += pieces
             pieces = await self.stream.take()
         stream, writer = self.stream, self.writer
-        if received and isinstance(received[0], dict):
-            answer = writer.relayed(received[0], is_chunk=False)
-        else:
-            text = "".join(piece for piece in received if isinstance(piece, str))
-            answer = writer.whole(text, stream.finish or "stop", stream.usage)
-        return json.dumps(answer).encode()
+        if received and isinstance(received[0], bytes):
+            return received[0]
+        text = "".join(piece for piece in received if isinstance(piece, str))
+        return json.dumps(writer.whole(text, stream.finish or "stop", stream.usage)).encode()
 
     async def _stream(self, send: Send, pieces: list[Piece]) -> None:
         stream, writer, is_first, is_relayed = self.stream, self.writer, True, False
@@ -76,16 +75,16 @@ class GenerationResponse:
                     data.append(event(writer.chunk(piece, is_first=is_first)))
                 else:
                     is_relayed = True
-                    data.append(event(writer.relayed(piece, is_chunk=True)))
+                    data.append(piece)
                 is_first = False
             await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
             pieces = await stream.take()
-        last = b""
-        if not is_relayed:  # an engine has said how it ended
-            last = event(writer.chunk("", stream.finish, is_first=is_first))
+        last = b"" if stream.request.kind == "other" else DONE
+        if not is_relayed and last:  # an engine has said how it ended
             if stream.request.has_usage:
-                last += event(writer.usage(stream.usage))
-        await send({"type": "http.response.body", "body": last + DONE})
+                last = event(writer.usage(stream.usage)) + last
+            last = event(writer.chunk("", stream.finish, is_first=is_first)) + last
+        await send({"type": "http.response.body", "body": last})
 
 
 _NO_BUFFERS = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}

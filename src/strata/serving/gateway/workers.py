@@ -13,7 +13,7 @@ import httpx
 
 from strata.serving import wire
 from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
-from strata.serving.gateway.openai import ApiError, ChatRequest, GenerationRequest
+from strata.serving.gateway.openai import ApiError, ChatRequest, GenerationRequest, small_model
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.hosted import HostedModel
 from strata.serving.live.instructions import Dispatch, Load, Release
@@ -51,9 +51,7 @@ class Workers(BackendClient):
 
     def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request in tokens. Raises ApiError for what our own workers cannot do."""
-        if request.extra:
-            name = request.extra[0]
-            raise ApiError(400, f"{name} is not supported by this model", "unsupported_parameter", param=name)
+        small_model(request)
         prompt = request.tokens or self._encode(request)
         if not prompt:
             raise ApiError(400, "prompt: has no tokens", "invalid_value", param="prompt")
@@ -121,7 +119,7 @@ class Workers(BackendClient):
                         error=f"{head.node_id} answered {answer.status_code}", suspect=head.node_id
                     )
                 async with aclosing(lines_of(answer.aiter_bytes(), most_bytes=LINE_BYTES)) as lines:
-                    return await _read(stream, lines, head.node_id)
+                    return await _read(stream, lines, head.node_id, vocab_size=self.model.vocab_size)
         except (httpx.HTTPError, ValueError) as error:
             return AttemptResult(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
 
@@ -160,7 +158,9 @@ class Workers(BackendClient):
                 return
 
 
-async def _read(stream: RequestStream, lines: AsyncIterator[bytes], node_id: str) -> AttemptResult:
+async def _read(
+    stream: RequestStream, lines: AsyncIterator[bytes], node_id: str, *, vocab_size: int
+) -> AttemptResult:
     async for raw in lines:
         line = wire.GenerateLine.model_validate_json(raw)
         if line.error is not None:
@@ -168,6 +168,8 @@ async def _read(stream: RequestStream, lines: AsyncIterator[bytes], node_id: str
         if line.token is not None:
             if stream.num_generated >= stream.signal.max_tokens:
                 return AttemptResult(error=f"{node_id} sent more tokens than requested", suspect=node_id)
+            if line.token >= vocab_size:
+                return AttemptResult(error=f"{node_id} sent token {line.token}, which is none", suspect=node_id)
             if stream.put_token(line.token):
                 return AttemptResult(finish="stop")
         if line.finish is not None:

@@ -14,7 +14,7 @@ from strata.serving.node import Node
 
 @dataclass(slots=True)
 class Member:
-    """A node that is in. A suspect broke a request off, or is stuck, and gets no layers until it is heard to be well.
+    """A node that is in. A suspect broke a request off, or is stuck; it gets no layers until it is well.
 
     num_failures: how often it became one since something ended well on it; each time it waits longer, until
     `suspect_until_s` at least.

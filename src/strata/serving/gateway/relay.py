@@ -1,0 +1,136 @@
+"""One engine's stream of events, on its way to the client: read for what the gateway must know, else as it came.
+
+Bytes are handed on as they are, with our id in the place of the engine's. Only what has to differ is written anew:
+what goes on from another engine's text, usage that was not asked for, and events of engines that leave out what
+OpenAI's have.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from strata.serving.gateway.openai import ApiError, Usage, Writer, event
+from strata.serving.gateway.request_stream import RequestStream
+
+EVENT_BYTES: Final = 2**20
+"""Longest line of an event: more is no chunk of a text."""
+DONE_DATA: Final = b"[DONE]"
+
+
+class EngineFailed(Exception):
+    """The engine itself says that the request failed, in the middle of its stream."""
+
+    def __init__(self, fault: ApiError) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class Relay:
+    """Events of one attempt. `is_done`: all of the answer has come, whether or not the engine said [DONE]."""
+
+    def __init__(self, stream: RequestStream) -> None:
+        self.stream, self.finish = stream, "stop"
+        self._writer = Writer(stream.request, stream.request_id, stream.created)
+        self._rest = b""
+        self._ended = set[int]()
+        self._exchange: tuple[tuple[bytes, bytes], ...] | None = None
+        self._is_first = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every choice has said why it ended."""
+        return len(self._ended) >= self.stream.request.num_choices
+
+    def feed(self, data: bytes) -> tuple[bytes, bool]:
+        """Take bytes; return those for the client, and whether the engine said [DONE].
+
+        Raises ValueError for what is no event, EngineFailed where the engine says so.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > EVENT_BYTES:
+            raise ValueError(f"a line is longer than {EVENT_BYTES} bytes")
+        out = list[bytes]()
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            payload = line[5:].strip()
+            if payload == DONE_DATA:
+                return b"".join(out), True
+            out.append(self._event(payload))
+        return b"".join(out), False
+
+    def _event(self, payload: bytes) -> bytes:
+        chunk = json.loads(payload)
+        if not isinstance(chunk, dict):
+            raise ValueError("an event is no object")
+        if "error" in chunk:
+            raise EngineFailed(ApiError(502, "the engine failed", "engine-failed", body=payload))
+        stream, is_changed = self.stream, False
+        choices = [choice for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+        if choices:
+            stream.note_token()
+        for choice in choices:
+            is_changed |= self._choice(choice)
+        if usage := usage_of(chunk):
+            stream.engine_usage = usage = Usage(
+                usage.prompt_tokens - stream.num_resumed, usage.completion_tokens + stream.num_resumed
+            )
+            if stream.num_resumed:
+                chunk["usage"], is_changed = usage.to_dict(), True
+        if not choices and not (usage and stream.request.has_usage):
+            return b""
+        if self._is_first:
+            self._is_first, self._exchange = False, self._exchanges(chunk, payload)
+        if is_changed or self._exchange is None:
+            return event(self._writer.relayed(chunk, is_chunk=True))
+        for theirs, ours in self._exchange:
+            payload = payload.replace(theirs, ours, 1)
+        return b"data: " + payload + b"\n\n"
+
+    def _choice(self, choice: dict[str, Any]) -> bool:
+        """Note what a choice says; return whether it must not be handed on as it is."""
+        stream, index, is_changed = self.stream, choice.get("index", 0), False
+        if choice.get("finish_reason"):
+            self.finish = str(choice["finish_reason"])
+            self._ended.add(index)
+        delta = choice.get("delta") or {}
+        if not isinstance(delta, dict):
+            raise ValueError("a delta is no object")
+        if stream.num_resumed and "role" in delta:
+            del delta["role"]  # the message has begun
+            is_changed = True
+        stream.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
+        if text := choice.get("text") or delta.get("content"):
+            stream.texts.append(str(text))
+            stream.num_generated += 1
+        return is_changed
+
+    def _exchanges(self, chunk: dict[str, Any], payload: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
+        """Return what to put in the place of what; None where events have to be written anew.
+
+        Within a text, quotation marks are escaped: what is looked for can only be a key and its value.
+        """
+        if any(key not in chunk for key in ("object", "created", "model")):
+            return None
+        exchanges = list[tuple[bytes, bytes]]()
+        for key, value in (("id", self.stream.request_id), ("model", self.stream.request.model)):
+            name = json.dumps(key).encode()
+            theirs = [
+                form
+                for colon in (b":", b": ")
+                if (form := name + colon + json.dumps(chunk.get(key)).encode()) in payload
+            ]
+            if not theirs:
+                return None
+            exchanges.append((theirs[0], name + b":" + json.dumps(value).encode()))
+        return tuple(exchanges)
+
+
+def usage_of(answer: dict[str, Any]) -> Usage | None:
+    """Return the counts of tokens that an engine gave, where it gave both."""
+    usage = answer.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return Usage(read, written) if isinstance(read, int) and isinstance(written, int) else None
