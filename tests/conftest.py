@@ -17,6 +17,7 @@ from tests.host import traces as host_traces
 from tests.host.vm import guest
 from tests.slicing import fake_accelerators
 from tests.support import laws
+from tests.web import browser
 
 # A loaded machine is slow now and then; how fast something is benchmarks say. The examples are the same in every
 # run, so that what was green is green; `make test-laws` draws others. No database: the checkout may be read-only.
@@ -66,6 +67,7 @@ PARTS = {
     "py-spy": interpreter_holders.find,
     "slurm": slurm_cluster.find,
     "vm": guest.find,
+    "chromium": browser.find,
 }
 """Real parts that are no modules: what finds each, or returns None."""
 KERNEL = {"tracing", "node-rights"}

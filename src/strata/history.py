@@ -74,6 +74,16 @@ class History(Database):
         """Return at most `limit` decisions of a kind, newest first."""
         return self._select("WHERE kind = ? ORDER BY id DESC LIMIT ?", kind, limit)
 
+    def newest(self, limit: int) -> list[Entry]:
+        """Return at most `limit` decisions of any kind, newest first."""
+        return self._select("ORDER BY id DESC LIMIT ?", limit)
+
+    def remove(self, entry_id: int) -> None:
+        """Forget one decision. Raises UsageError where it is not kept."""
+        self.get(entry_id)
+        with self.transaction():
+            self.rows.execute("DELETE FROM decision WHERE id = ?", (entry_id,))
+
     def count(self) -> int:
         """Return how many decisions are kept."""
         with self.explained():

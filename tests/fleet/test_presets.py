@@ -20,7 +20,7 @@ def test_every_bundled_fleet_is_complete_and_assumed(name):
 
 
 def test_the_names_are_those_of_the_docs():
-    assert bundled_names(schema._PRESETS) == NAMES
+    assert bundled_names(schema.BUNDLED_FLEETS) == NAMES
 
 
 def test_the_seed_preset_is_three_domains_of_eight():

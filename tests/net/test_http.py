@@ -53,6 +53,39 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+def test_a_stream_that_is_open_when_the_server_stops_ends_without_a_traceback():
+    async def forever(request):
+        async def words():
+            while True:
+                yield "x"
+                await asyncio.sleep(3600)
+
+        return StreamingResponse(words())
+
+    async def stopped(is_draining: bool) -> None:
+        frame = frame_of(forever)
+        scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"", "state": {}}
+        sent = asyncio.Event()
+
+        async def receive():
+            await asyncio.sleep(3600)
+
+        async def send(message):
+            if message.get("body"):
+                sent.set()
+
+        running = asyncio.create_task(frame(scope, receive, send))
+        await sent.wait()
+        if is_draining:
+            frame.drain()
+        running.cancel()
+        await running
+
+    asyncio.run(stopped(is_draining=True))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(stopped(is_draining=False))
+
+
 def test_a_request_within_its_limits_passes_and_is_counted():
     frame = frame_of(echo)
     assert ask(frame, "POST", "/x", content=b"hello").text == "hello"

@@ -62,7 +62,10 @@ def demo(out: str, top: int, live: bool, plain: bool, output: str) -> int:
                 break
     except KeyboardInterrupt:
         is_interrupted = True
+    page = _report(plans, Path(out)) if plans else None
     emit(plans, output, _show(plans, out))
+    if page:
+        click.echo(f"the same with pictures: {page}", err=True)
     if is_interrupted:
         click.echo(f"interrupted: {len(plans)} of {len(SCENES)} jobs", err=True)
     return INTERRUPTED if is_interrupted else 0
@@ -85,6 +88,16 @@ def _plan(fleet: str, job: str, top: int, out: Path) -> tuple[dict[str, Any], bo
     file = out / f"{fleet}-{job}.json"
     write_json(file, data)
     return {**data, "inputs": {**inputs, "saved": str(file)}}, report.interrupted
+
+
+def _report(plans: list[dict[str, Any]], out: Path) -> Path:
+    """Write the plans as a page with pictures, and return where."""
+    from strata.files import write_text
+    from strata.web.report import document
+
+    page = out / "report.html"
+    write_text(page, document([(Path(data["inputs"]["saved"]).name, data) for data in plans], title="strata demo"))
+    return page
 
 
 def _show(plans: list[dict[str, Any]], out: str) -> Shown:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from strata.api.loaded import read_plan_of
 from strata.cli.output import emit, output_option
 from strata.cli.parameters import PATH, choice
-from strata.cli.planning import read_plan_of
 from strata.errors import UsageError
 from strata.files import write_bytes
 from strata.tables import Shown, rows

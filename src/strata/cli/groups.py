@@ -63,6 +63,7 @@ fleet = _group(
     "fleet",
     "Find what there is, and measure the links between it.",
     {
+        "show": ("strata.cli.fleet_show:show_fleet", "Domains, links and ACU of a fleet file."),
         "discover": ("strata.cli.fleet:discover", "Print a fleet file of this machine, Slurm, Kubernetes."),
         "probe": ("strata.cli.fleet:probe", "Measure the links of a fleet file, and write them into it."),
     },

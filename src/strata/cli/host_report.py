@@ -10,7 +10,8 @@ import click
 
 from strata.cli.output import emit, output_option
 from strata.cli.parameters import PATH, POSITIVE, Finite, OutputFile, choice
-from strata.errors import GoalMissed, UsageError
+from strata.cli.planning import remember
+from strata.errors import GoalMissed
 from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 MOST_OFFSET_S: Final = 4e9
 """In nanoseconds, with as much again for the times themselves, still a 64-bit number."""
 MOST_LISTED: Final = 2000
-"""Threads of the JSON answer: a few megabytes, where a storm of 20,000 would make hundreds."""
+"""What `strata.api.host` lists where nobody asks for more; here too, so that `--help` imports no analysis."""
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
 _MOST_SLEEPERS: Final = 3
@@ -96,47 +97,20 @@ def report(
     perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
     strata host report trace.txt
     """
-    from strata.host.analysis.accelerator import activity_of
+    from strata.api.host import host_report
     from strata.host.analysis.findings.finding import Severity
-    from strata.host.analysis.kineto import kineto_trace
-    from strata.host.analysis.nsys import nsys_trace
-    from strata.host.analysis.report import report_of
-    from strata.host.analysis.view import TraceView
-    from strata.host.record.snapshot import machine_of
-    from strata.host.trace.read import read_trace
 
-    read = read_trace(trace)
-    what = f"process {pid}" if pid else f"thread {tid}"
-    machine = machine_of(trace, is_here=here)
-    if machine.numbers:
-        read = read.renumbered(machine.numbers)
-    offset_ns = machine.clock_offset_ns(kineto_offset)
-    profiles = [kineto_trace(path, offset_ns=offset_ns) for path in kineto]
-    profiles += [nsys_trace(path, offset_ns=offset_ns) for path in nsys]
-    view = TraceView(
-        read,
-        critical=tuple(critical),
-        cpus=machine.cpus,
-        accelerator=activity_of(profiles, read) if profiles else None,
-        feeding=machine.critical,
-        steal=machine.steal,
-        census=machine.census,
-        job=pid or (machine.job if tid is None and not critical else None),
-        only=tid,
-        sleeping=machine.sleeping,
-        holding=machine.holding,
-    )
-    if view.is_guessed and (pid or tid):
-        raise UsageError(
-            f"{trace}: no thread of {what} is in it", hint="strata host report TRACE -o json lists all"
-        )
-    trace_report = report_of(view, top=top or None)
+    trace_report = host_report(
+        trace, critical=critical, pid=pid, tid=tid, top=top, here=here, kineto=kineto, nsys=nsys,
+        kineto_offset_s=kineto_offset,
+    )  # fmt: skip
     if html is not None:
         from strata.files import write_text
         from strata.host.analysis.page import page
 
         write_text(html, page(trace_report, title=trace.name))
         click.echo(f"wrote {html}", err=True)
+    remember("host", {"name": trace.name, **trace_report.to_dict(), "threads": []})
     emit(trace_report.to_dict() if output != "table" else None, output, _show(trace_report))
     worst = trace_report.worst()
     if fail_on and worst is not None and worst.rank >= Severity(fail_on).rank:

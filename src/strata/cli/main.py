@@ -47,6 +47,9 @@ COMMANDS: Final[Table] = {
     "logs": ("strata.cli.submit:logs", "What the ranks of a job wrote."),
     "cancel": ("strata.cli.submit:cancel", "End a job."),
     "drain": ("strata.cli.submit:drain", "Move away what runs in a domain, and start nothing there."),
+    "ui": ("strata.cli.ui:ui", "Plans, fleet, jobs and decisions in a browser."),
+    "report": ("strata.cli.report:report", "Plans and fleets as one HTML file with pictures."),
+    "runs": ("strata.cli.runs:runs", "The history of plans and reports of this machine."),
     "kpi": ("strata.cli.kpi:kpi", "The eleven target KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.groups:bench", "Measure strata against published figures and named peers."),
 }

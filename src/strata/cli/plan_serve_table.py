@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strata.names import closest
+from strata.api.explain import who
 from strata.tables import Shown, rows
 from strata.units import show_count, show_time, show_usd
 
@@ -130,13 +130,9 @@ def _unused(unused: list[dict[str, Any]]) -> Shown:
     if unused:
         yield "unused:"
     for item in unused[:SHOWN]:
-        yield f"  {_who(item)}: {item['reason']['text'].removeprefix(item['domain'] + ': ')}"
+        yield f"  {who(item)}: {item['reason']['text'].removeprefix(item['domain'] + ': ')}"
     if len(unused) > SHOWN:
         yield f"  and {len(unused) - SHOWN} more domains: -o json has all"
-
-
-def _who(item: dict[str, Any]) -> str:
-    return f"{item['domain']} ({_count(len(item['nodes']), 'node')})" if item["nodes"] else str(item["domain"])
 
 
 def _count(number: int, noun: str) -> str:
@@ -151,35 +147,3 @@ def _next(data: dict[str, Any], saved: str) -> Shown:
     else:
         yield f"      strata plan serve {fleet} {job} --save plan.json"
         yield "      strata export plan.json --to vllm"
-
-
-def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return why a plan does not use a domain, a machine or a group of its devices, or that it does, as data.
-
-    `text` is for people.
-    """
-    nodes = data["fleet"]["nodes"]
-    known = {node["id"] for node in nodes} | {node["domain"] for node in nodes}
-    meant = {name, *(node for node in known if node.startswith(f"{name}.") and "/" in name)}
-    items = [item for item in data["unused"] if name == item["domain"] or not meant.isdisjoint(item["nodes"])]
-    if meant.isdisjoint(known) and not items:
-        from strata.errors import UsageError
-
-        close = closest(name, sorted(known))
-        raise UsageError(
-            f"there is no domain or node {name!r} in this plan", hint=f"--why-not {close}" if close else None
-        )
-    used = [
-        f"pipeline {number}, {stage['node']}: layers {stage['first']} to {stage['end'] - 1}"
-        for number, pipeline in enumerate(data["pipelines"], 1)
-        for stage in pipeline["stages"]
-        if stage["node"] in meant or name == stage["node"].rpartition("/")[0]
-    ]
-    reasons = [item["reason"] for item in items] or ([] if used else data["reasons"])
-    text = [f"{name} is used: {line}" for line in used[:SHOWN]]
-    if len(used) > SHOWN:
-        text.append(f"and {len(used) - SHOWN} more")
-    text += [f"{_who(item)}: {item['reason']['text']}" for item in items] or (
-        [] if used else [reason["text"] for reason in reasons]
-    )
-    return {"domain": name, "used": bool(used), "reasons": reasons, "text": text}

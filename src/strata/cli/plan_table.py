@@ -6,21 +6,10 @@ from typing import Any, Final
 
 from strata.cli.given_table import show_given
 from strata.cli.plan_legend import show_assumed, show_legend
+from strata.pictures.labels import LABELS
 from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 from strata.workload.plan import TrainingPlan
-
-LABELS: Final = {
-    "best_single_domain": "best single domain",
-    "equal_gpus_one_domain": "as many GPUs, one domain",
-    "uniform_split": "uniform split",
-    "home_domain": "home domain",
-    "mast_like": "MAST-like",
-    "sailor_like": "Sailor-like",
-    "latency_blind": "latency-blind",
-    "random_search": "random search",
-    "nsga2": "NSGA-II",
-}
 
 SPENT: Final = ("compute", "bubble", "wan", "sync")
 

@@ -13,8 +13,8 @@ from strata.errors import UsageError
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
-    from strata.cli.simulate_backends import Simulated
-    from strata.cli.simulate_inputs import LoadedPlan
+    from strata.api.backends import Simulated
+    from strata.api.loaded import LoadedPlan
     from strata.simulate.events.work import Conditions
     from strata.simulate.timeline import Timeline
 
@@ -70,8 +70,8 @@ def simulate(
 
     Exits 3 where a plan does not fit memory, or does not work through its job's batch.
     """
-    from strata.cli.simulate_backends import by_all, by_analytic, by_astra, by_compat, by_events
-    from strata.cli.simulate_inputs import crowded, load, unfit
+    from strata.api.backends import by_all, by_analytic, by_astra, by_compat, by_events
+    from strata.api.loaded import crowded, load, unfit
 
     _check_options(context, backend, compat)
     with progress("reading"):

@@ -30,7 +30,8 @@ def up(**options: Any) -> None:
     strata submit job.yaml
 
     What was started runs on when this ends, and is taken up again by the next start on the same store. Checkpoints
-    and logs lie in a folder beside the store. The API is at /v1 (/v1/openapi.json), metrics at /metrics.
+    and logs lie in a folder beside the store. The dashboard is at /, the API at /v1 (/v1/openapi.json), metrics at
+    /metrics.
     SIGHUP has an edited FLEET read again; one without a domain that runs something is refused.
     """
     for module in ("starlette", "uvicorn"):
@@ -48,8 +49,13 @@ def _up(options: dict[str, Any]) -> None:
     from strata.cli.tokens import read_token
     from strata.control.api import build
     from strata.control.assembly import assembled
+    from strata.control.client import Client
     from strata.control.policies import PolicyName
+    from strata.history import default_path
+    from strata.net.browser import hosts_of
     from strata.net.server import listen, serve
+    from strata.web.app import routes
+    from strata.web.sources import Sources
 
     token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
     host = options["host"]
@@ -84,9 +90,13 @@ def _up(options: dict[str, Any]) -> None:
         loop = threading.Thread(target=turn, daemon=True, name="loop")
         loop.start()
         shown = f"[{host}]" if ":" in host else host
+        own = Client(f"http://{shown}:{listener.getsockname()[1]}", token)
+        pages = routes(Sources(default_path(os.environ), own, str(fleet)), token=token)
         click.echo(f"strata runs at http://{shown}:{listener.getsockname()[1]}, store {store}")
         try:
-            serve(build(daemon, token=token), listener, drain_s=2.0)
+            serve(
+                build(daemon, token=token, hosts=hosts_of(host, token=token), pages=pages), listener, drain_s=2.0
+            )
         finally:
             daemon.stop()
             loop.join()

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from strata import __version__
 from strata.control.daemon import Daemon
 from strata.control.state import JobPhase
-from strata.control.views import domains_view, job_view, jobs_view, links_view, prospects_view
+from strata.control.views import decisions_view, domains_view, job_view, jobs_view, links_view, prospects_view
 from strata.errors import StrataError, UsageError
+from strata.net.browser import LOCAL_NAMES, SameOrigin
 from strata.net.http import Frame, Limits, Realm, error_body
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
 
 _BODY_BYTES: Final = 16 * 2**20
 _BEAT_S: Final = 15.0
+_MOST_DECISIONS: Final = 1000
 
 PATHS: Final = {
     "/v1/jobs": {
@@ -34,13 +36,20 @@ PATHS: Final = {
     "/v1/jobs/{name}/logs": {"get": "What its ranks wrote, of the newest attempt; ?follow=1 until it is over."},
     "/v1/domains": {"get": "Domains as their drivers saw them last."},
     "/v1/domains/{name}/drain": {"post": "Start nothing new here and move away what runs.", "delete": "Undo it."},
+    "/v1/decisions": {"get": "The newest decisions about any job, newest first: ?limit=200, 1000 at most."},
     "/v1/links": {"get": "What is believed of every link."},
     "/v1/events": {"get": "Server-sent events: all jobs, whenever one has changed."},
 }
 
 
-def build(daemon: Daemon, *, token: str = "") -> Frame:
-    """Return the API of a daemon. token: what clients must show; empty where they need none."""
+def build(
+    daemon: Daemon, *, token: str = "", hosts: Collection[str] = LOCAL_NAMES, pages: Sequence[BaseRoute] = ()
+) -> Frame:
+    """Return the API of a daemon.
+
+    token: what clients must show; empty where they need none, and then `hosts` are the names it answers to. pages:
+    routes beside the API's, which see to the token themselves.
+    """
     registry = Registry()
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=registry)
     _metrics(daemon, registry)
@@ -54,15 +63,19 @@ def build(daemon: Daemon, *, token: str = "") -> Frame:
         Route("/v1/jobs/{name}/logs", api.logs, methods=["GET"]),
         Route("/v1/domains", api.domains, methods=["GET"]),
         Route("/v1/domains/{name}/drain", api.drain, methods=["POST", "DELETE"]),
+        Route("/v1/decisions", api.decisions, methods=["GET"]),
         Route("/v1/links", api.links, methods=["GET"]),
         Route("/v1/events", api.events, methods=["GET"]),
         Route("/v1/openapi.json", api.openapi, methods=["GET"]),
         Route("/metrics", api.metrics, methods=["GET"]),
         Route("/healthz", api.health, methods=["GET"]),
+        *pages,
     ]
     app = Starlette(routes=routes, exception_handlers={StrataError: _refused})
-    realms = [Realm("/", token), Realm("/healthz"), Realm("/v1/events", token, drains=False)]
-    return Frame(app, realms=realms, limits=Limits(body_bytes=_BODY_BYTES), requests=requests)
+    guarded = SameOrigin(app, hosts=() if token else hosts)
+    realms = [Realm("/", "" if pages else token), Realm("/v1", token), Realm("/metrics", token)]
+    realms += [Realm("/healthz"), Realm("/v1/events", token, drains=False), Realm("/events", drains=False)]
+    return Frame(guarded, realms=realms, limits=Limits(body_bytes=_BODY_BYTES), requests=requests)
 
 
 class _Api:
@@ -115,6 +128,13 @@ class _Api:
         name, is_drained = request.path_params["name"], request.method == "POST"
         await run_in_threadpool(lambda: self.daemon.drain(name, is_drained=is_drained))
         return JSONResponse({}, status_code=202)
+
+    async def decisions(self, request: Request) -> Response:
+        text = request.query_params.get("limit", "200")
+        if not text.isascii() or not text.isdigit():
+            raise UsageError(f"limit={text} is not a number", hint="?limit=200")
+        limit = min(int(text), _MOST_DECISIONS)
+        return JSONResponse(await run_in_threadpool(lambda: decisions_view(self.daemon, limit=limit)))
 
     async def links(self, _: Request) -> Response:
         return JSONResponse(links_view(self.daemon))

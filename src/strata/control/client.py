@@ -46,6 +46,21 @@ class Client:
         job: dict[str, Any] = self._json("GET", f"/v1/jobs/{quote(name, safe='')}")
         return job
 
+    def domains(self) -> list[dict[str, Any]]:
+        """Return the domains as their drivers saw them last."""
+        domains: list[dict[str, Any]] = self._json("GET", "/v1/domains")
+        return domains
+
+    def decisions(self, *, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the newest decisions about any job, newest first."""
+        decisions: list[dict[str, Any]] = self._json("GET", f"/v1/decisions?limit={limit}")
+        return decisions
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return what is believed of every link."""
+        links: list[dict[str, Any]] = self._json("GET", "/v1/links")
+        return links
+
     def cancel(self, name: str) -> None:
         """End a job."""
         self._json("DELETE", f"/v1/jobs/{quote(name, safe='')}")

@@ -214,6 +214,14 @@ class Store(Database):
             ).fetchall()
             return [Kept(at_s, name, json.loads(body)) for at_s, name, body in reversed(rows)]
 
+    def newest_decisions(self, limit: int) -> list[Kept]:
+        """Return the newest decisions about any job, newest first."""
+        with self._locked():
+            rows = self.rows.execute(
+                "SELECT at_s, job, body FROM decision ORDER BY id DESC LIMIT ?", (limit,)
+            ).fetchall()
+            return [Kept(at_s, name, json.loads(body)) for at_s, name, body in rows]
+
     def attempts(self, job: str) -> list[Attempt]:
         """Return every attempt at a job, oldest first."""
         with self._locked():

@@ -32,6 +32,11 @@ def job_view(daemon: Daemon, name: str) -> dict[str, Any]:
     }
 
 
+def decisions_view(daemon: Daemon, *, limit: int) -> list[dict[str, Any]]:
+    """Return the newest decisions about any job, newest first."""
+    return [{"at_s": kept.at_s, "job": kept.job, **kept.decision} for kept in daemon.store.newest_decisions(limit)]
+
+
 def prospects_view(daemon: Daemon, name: str) -> list[dict[str, Any]]:
     """Return why a job could never run on this fleet, and what would help. Raises UsageError as `job_view`."""
     job = daemon.snapshot.jobs.get(name)

@@ -37,7 +37,7 @@ from strata.fleet.relations import pairs, relations
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
 """Seed 001 names no accelerator, only that all are alike; this one is our assumption, and graded so."""
 
-_PRESETS: Final = Path(__file__).parent / "presets"
+BUNDLED_FLEETS: Final = Path(__file__).parent / "presets"
 _DEVICES_PER_NODE: Final = 8
 _INTRA_LATENCY_S: Final = 5e-6
 _NETWORK_LATENCY_S: Final = 10e-6
@@ -277,7 +277,7 @@ def fleet_from_document(document: Document) -> Fleet:
 
 
 def _document(source: str | Path) -> Document:
-    return read_document(file_or_bundled(source, _PRESETS, what="fleet"))
+    return read_document(file_or_bundled(source, BUNDLED_FLEETS, what="fleet"))
 
 
 def _is_seed_form(document: Document) -> bool:

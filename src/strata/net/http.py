@@ -114,6 +114,9 @@ class Frame:
             await call.refuse(refusal)
         except Stalled:
             await call.abort()
+        except asyncio.CancelledError:  # a stream that was still open when the server stopped
+            if not self.is_draining:
+                raise
         except Exception as error:
             if call.is_gone:
                 log.info("%s %s: the client has gone: %r", scope["method"], scope["path"], error)

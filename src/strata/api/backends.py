@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.cli.simulate_inputs import LoadedPlan
+from strata.api.loaded import LoadedPlan
 from strata.errors import StrataError, UsageError
 
 if TYPE_CHECKING:

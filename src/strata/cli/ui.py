@@ -1,0 +1,63 @@
+"""`strata ui`: the dashboard of this machine's plans and of a scheduler that runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from strata.cli.parameters import PORT
+from strata.errors import UsageError, need
+
+
+@click.command()
+@click.argument("fleet", required=False, default="")
+@click.option("--server", envvar="STRATA_SERVER", default="http://127.0.0.1:8470", help="Address of `strata up`.")
+@click.option("--host", default="127.0.0.1", help="Address to listen at; any but localhost needs a token.")
+@click.option("--port", type=PORT, default=8480, help="Port to listen at; 0 picks a free one.")
+@click.option("--token-file", type=click.Path(), help="File with the token browsers must show; or STRATA_TOKEN.")
+def ui(fleet: str, server: str, host: str, port: int, token_file: str | None) -> None:
+    """Show plans, a FLEET, jobs that run, slices and decisions in a browser, until Ctrl-C.
+
+    \b
+    strata ui
+    strata ui fleet.yaml --port 8000
+
+    Reads this machine's history of plans and asks the scheduler at --server, which shows the same pages itself.
+    The token is also what it is asked with. Nothing is loaded from elsewhere.
+    """
+    for module in ("starlette", "uvicorn"):
+        need(module, extra="serve")
+    _serve(fleet, server=server, host=host, port=port, token_file=token_file)
+
+
+def _serve(fleet: str, *, server: str, host: str, port: int, token_file: str | None) -> None:
+    from starlette.applications import Starlette
+
+    from strata.cli.tokens import read_token
+    from strata.control.client import Client
+    from strata.fleet.schema import load_fleet
+    from strata.history import default_path
+    from strata.net.browser import SameOrigin, hosts_of
+    from strata.net.http import Frame, Limits, Realm
+    from strata.net.metrics import Counter, Registry
+    from strata.net.server import listen, serve
+    from strata.web.app import routes
+    from strata.web.sources import Sources
+
+    token = read_token(token_file) or os.environ.get("STRATA_TOKEN", "")
+    is_local = host in ("127.0.0.1", "::1", "localhost")
+    if not token and not is_local:
+        raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
+    if fleet:
+        load_fleet(fleet)  # its faults are said here, not on a page
+    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet)
+    app: Any = Starlette(routes=routes(sources, token="" if is_local else token))
+    requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
+    guarded = SameOrigin(app, hosts=hosts_of(host, token="" if is_local else token))
+    realms = [Realm("/"), Realm("/events", drains=False)]
+    with listen(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"strata ui at http://{shown}:{listener.getsockname()[1]} (Ctrl-C ends it)")
+        serve(Frame(guarded, realms=realms, limits=Limits(), requests=requests), listener, drain_s=1.0)

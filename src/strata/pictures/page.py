@@ -1,0 +1,81 @@
+"""Answers as HTML: what stands in notebooks, in the report and on the dashboard's pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from strata import units
+from strata.pictures.front import plan_points
+from strata.pictures.heat import acu_map
+from strata.pictures.labels import LABELS
+from strata.pictures.ranges import layer_ranges
+from strata.pictures.spent import spent_bars
+from strata.pictures.svg import STYLE
+from strata.pictures.wan import wan_map
+from strata.tables import printable
+
+_TEMPLATES: Final = {"TrainingPlan": "training.html", "ServingPlan": "serving.html", "Fleet": "fleet.html"}
+
+KINDS: Final = tuple(_TEMPLATES)
+"""Kinds of answers and files that are drawn."""
+
+
+def fragment(data: Mapping[str, Any], *, is_styled: bool = True) -> str:
+    """Return an answer as HTML without a script: a plan file's content, a serving plan's, or `fleet_data`'s.
+
+    is_styled: with the rules of its pictures; a page that has them asks without. Raises KeyError for other kinds.
+    """
+    template = environment().get_template(_TEMPLATES[data["kind"]])
+    style = f"<style>{STYLE}</style>" if is_styled else ""
+    return f'{style}<div class="strata">{template.render(data=data)}</div>'
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates' environment: everything that is not a picture is escaped."""
+    env = Environment(
+        loader=PackageLoader("strata.pictures"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    prepare(env)
+    return env
+
+
+def prepare(env: Environment) -> None:
+    """Give an environment our units and pictures."""
+    env.finalize = _clean
+    env.filters |= {
+        "time": _known(units.show_time),
+        "bytes": _known(units.show_bytes),
+        "count": _known(units.show_count),
+        "usd": _known(units.show_usd),
+        "bandwidth": _known(units.show_bandwidth),
+        "share": _known("{:.1%}".format),
+    }
+    env.globals |= {
+        "labels": LABELS,
+        "spent_bars": _safe(spent_bars),
+        "plan_points": _safe(plan_points),
+        "layer_ranges": _safe(layer_ranges),
+        "acu_map": _safe(acu_map),
+        "wan_map": _safe(wan_map),
+    }
+
+
+def _clean(value: Any) -> Any:
+    """Escape what moves the cursor or turns the writing round: names come from others."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _known(show: Any) -> Any:
+    return lambda value: "-" if value is None else show(value)
+
+
+def _safe(draw: Any) -> Any:
+    """Mark a picture as HTML; it has escaped its texts itself."""
+    return lambda *args, **kwargs: Markup(draw(*args, **kwargs))

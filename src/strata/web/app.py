@@ -1,0 +1,243 @@
+"""The routes of the dashboard."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from strata.api.backends import by_events
+from strata.api.fleets import fleet_data
+from strata.api.loaded import of_plan
+from strata.api.plans import plan
+from strata.api.weighing import by_reward
+from strata.api.whatif import whatif
+from strata.errors import StrataError, UsageError
+from strata.files import Document, bundled_names
+from strata.fleet.schema import BUNDLED_FLEETS
+from strata.history import Entry
+from strata.simulate.svg import svg
+from strata.training.plan.planfile import best_plan
+from strata.web.changes import Changes
+from strata.web.pages import STATIC, render, style
+from strata.web.sources import Sources
+from strata.workload.schema import BUNDLED_JOBS
+
+COOKIE: Final = "strata-token"
+_SHOWN: Final = 200
+_WHATIF_S: Final = 20.0
+_FIT_S: Final = 10.0
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
+    """Return the routes of the pages. token: what a browser must have shown once; empty where none is needed."""
+    pages = _Pages(sources, token)
+    paths: list[tuple[str, Handler]] = [
+        ("/", pages.now), ("/now", pages.now_body), ("/events", pages.events), ("/fleet", pages.fleet),
+        ("/plans", pages.plans), ("/plans/{id:int}", pages.plan), ("/plans/{id:int}/data.json", pages.plan_data),
+        ("/fit", pages.fit), ("/plans/{id:int}/timeline.svg", pages.timeline),
+        ("/plans/{id:int}/weighed", pages.weighed), ("/serving", pages.serving), ("/slices", pages.slices),
+        ("/host", pages.host), ("/jobs/{name}", pages.job),
+        ("/decisions", pages.decisions),
+    ]  # fmt: skip
+    all_routes: list[BaseRoute] = [Route(path, pages.guarded(handler), methods=["GET"]) for path, handler in paths]
+    all_routes.append(Route("/plans/{id:int}/whatif", pages.guarded(pages.whatif), methods=["POST"]))
+    all_routes.append(Route("/login", pages.login, methods=["GET", "POST"]))
+    all_routes.append(Route("/static/strata.css", _style))
+    all_routes.append(Mount("/static", StaticFiles(directory=STATIC)))
+    return all_routes
+
+
+class _Pages:
+    def __init__(self, sources: Sources, token: str) -> None:
+        self.sources, self.token = sources, token
+        self.changes = Changes(sources.scheduler)
+
+    def guarded(self, handler: Handler) -> Handler:
+        """Let in who has the token; a fault becomes a page that says what and what to try."""
+
+        async def answer(request: Request) -> Response:
+            if self.token and not self._knows(request.cookies.get(COOKIE, "")):
+                return RedirectResponse("/login", status_code=303)
+            try:
+                return await handler(request)
+            except StrataError as error:
+                status = 404 if "no decision" in str(error) or "there is no" in str(error) else 422
+                return page("fault.html", status=status, lines=error.lines(), place=request.url.path)
+
+        return answer
+
+    def _knows(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.token.encode())
+
+    async def login(self, request: Request) -> Response:
+        if request.method == "POST" and self._knows((await _form(request)).get("token", "")):
+            response = RedirectResponse("/", status_code=303)
+            is_tls = request.url.scheme == "https"
+            response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=is_tls)
+            return response
+        return page("login.html", status=401 if request.method == "POST" else 200, place="/login")
+
+    async def now(self, request: Request) -> Response:
+        return page("now.html", place="/", **await self._now())
+
+    async def now_body(self, request: Request) -> Response:
+        return page("now_body.html", **await self._now())
+
+    async def _now(self) -> dict[str, Any]:
+        live = await run_in_threadpool(self.sources.live)
+        entries = await run_in_threadpool(lambda: self.sources.entries(limit=10))
+        return {"live": live, "entries": entries, "scheduler": self.sources.scheduler.url}
+
+    async def events(self, request: Request) -> Response:
+        """Say that something has changed; what, the page asks for itself."""
+        return StreamingResponse(self.changes.stream(), media_type="text/event-stream")
+
+    async def job(self, request: Request) -> Response:
+        job = await run_in_threadpool(self.sources.scheduler.job, request.path_params["name"])
+        return page("job.html", place="/", job=job)
+
+    async def fleet(self, request: Request) -> Response:
+        name = self._known(request.query_params.get("fleet", self.sources.fleet), self._fleets())
+        data = await run_in_threadpool(fleet_data, name) if name else None
+        return page(
+            "fleet.html",
+            place="/fleet",
+            name=name,
+            data=data,
+            fleets=self._fleets(),
+            jobs=bundled_names(BUNDLED_JOBS),
+        )
+
+    async def fit(self, request: Request) -> Response:
+        fleet = self._known(request.query_params.get("fleet", ""), self._fleets())
+        job = self._known(request.query_params.get("job", ""), bundled_names(BUNDLED_JOBS))
+        answer = await run_in_threadpool(lambda: plan(fleet, job, baselines=False, time_limit_s=_FIT_S))
+        return page("fit.html", place="/fleet", data=answer.to_dict())
+
+    def _fleets(self) -> list[str]:
+        own = [self.sources.fleet] if self.sources.fleet else []
+        return [*own, *(name for name in bundled_names(BUNDLED_FLEETS) if name not in own)]
+
+    @staticmethod
+    def _known(name: str, names: list[str]) -> str:
+        """Return a name that the server knows: a page must not have it read other files."""
+        if name and name not in names:
+            raise UsageError(
+                f"{name!r} is not one of {', '.join(names)}", hint="strata ui FLEET for a file of yours"
+            )
+        return name
+
+    async def plans(self, request: Request) -> Response:
+        return page("plans.html", place="/plans", title="Plans", entries=await self._of_kind("training"))
+
+    async def serving(self, request: Request) -> Response:
+        return page("plans.html", place="/serving", title="Serving", entries=await self._of_kind("serving"))
+
+    async def host(self, request: Request) -> Response:
+        return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20])
+
+    async def _of_kind(self, kind: str) -> list[Entry]:
+        entries = await run_in_threadpool(self.sources.entries)
+        return [entry for entry in entries if entry.kind == kind][:_SHOWN]
+
+    async def _entry(self, request: Request) -> Entry:
+        return await run_in_threadpool(self.sources.entry, request.path_params["id"])
+
+    async def plan(self, request: Request) -> Response:
+        entry = await self._entry(request)
+        place = {"training": "/plans", "serving": "/serving"}.get(entry.kind, "/host")
+        return page("plan.html", place=place, entry=entry)
+
+    async def plan_data(self, request: Request) -> Response:
+        return JSONResponse((await self._entry(request)).decision)
+
+    async def timeline(self, request: Request) -> Response:
+        entry = await self._entry(request)
+
+        def draw() -> str:
+            job = of_plan(best_plan(Document(f"decision {entry.id}", entry.decision, {})))
+            timeline = by_events([job]).timeline
+            assert timeline is not None
+            return svg(timeline, title=f"{job.name}: one step")
+
+        return Response(await run_in_threadpool(draw), media_type="image/svg+xml")
+
+    async def weighed(self, request: Request) -> Response:
+        entry = await self._entry(request)
+        try:
+            weights = [float(request.query_params.get(key, "0")) for key in ("time", "utilization", "money")]
+        except ValueError:
+            raise UsageError("weights are numbers", hint="?time=0.4&utilization=0.3&money=0.3") from None
+        return page("weighed.html", plans=by_reward(entry.decision, weights)[:8], data=entry.decision)
+
+    async def whatif(self, request: Request) -> Response:
+        entry = await self._entry(request)
+        settings = (await _form(request)).get("settings", "").split()
+        inputs = entry.decision.get("inputs", {})
+        if not {"fleet", "job"} <= inputs.keys():
+            raise UsageError("this answer does not say which fleet and job it was made from")
+        if not settings:
+            raise UsageError("nothing to change", hint="job.minimize=cost, or link.A-B.bandwidth=1Gbps")
+        data = await run_in_threadpool(
+            lambda: whatif(inputs["fleet"], inputs["job"], *settings, time_limit_s=_WHATIF_S)
+        )
+        return page("whatif.html", place="/plans", entry=entry, data=data, settings=settings)
+
+    async def slices(self, request: Request) -> Response:
+        uses, faults = await run_in_threadpool(self.sources.slices, os.environ)
+        return page("slices.html", place="/slices", uses=uses, faults=faults)
+
+    async def decisions(self, request: Request) -> Response:
+        query = request.query_params.get("q", "")[:200]
+        live, fault = await run_in_threadpool(self._decided)
+        entries = await run_in_threadpool(self.sources.entries)
+        items = [
+            {
+                "at_s": e.at_s,
+                "of": e.decision.get("name", e.kind),
+                "reasons": e.decision.get("reasons", []),
+                "id": e.id,
+            }
+            for e in entries
+        ]
+        items += [{"at_s": d["at_s"], "of": d["job"], "reasons": d["reasons"], "id": None} for d in live]
+        words = query.casefold().split()
+        shown = [item for item in items if all(word in _words(item) for word in words)]
+        shown.sort(key=lambda item: -float(item["at_s"]))
+        return page("decisions.html", place="/decisions", query=query, items=shown[:_SHOWN], fault=fault)
+
+    def _decided(self) -> tuple[list[dict[str, Any]], str]:
+        try:
+            return self.sources.scheduler.decisions(), ""
+        except StrataError as error:
+            return [], str(error)
+
+
+async def _style(_: Request) -> Response:
+    return Response(style(), media_type="text/css")
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page as an answer."""
+    return HTMLResponse(render(template, **values), status)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    text = (await request.body()).decode("utf-8", "replace")
+    return dict(parse_qsl(text, max_num_fields=8))
+
+
+def _words(item: dict[str, Any]) -> str:
+    reasons = " ".join(f"{reason['token']} {reason['text']}" for reason in item["reasons"])
+    return f"{item['of']} {reasons}".casefold()

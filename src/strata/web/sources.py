@@ -1,0 +1,67 @@
+"""Where the pages' figures come from: the history of plans, the scheduler that runs, this machine's slices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata.control.client import Client
+from strata.errors import StrataError, UsageError
+from strata.fleet.ledger import read_ledger
+from strata.history import Entry, History
+from strata.slicing.ledger_directory import visible_ledgers
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The scheduler as it answered, or why it did not."""
+
+    jobs: list[dict[str, Any]]
+    domains: list[dict[str, Any]]
+    links: list[dict[str, Any]]
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the pages read. fleet: a file or a bundled one's name; scheduler: where `strata up` runs."""
+
+    history: Path
+    scheduler: Client
+    fleet: str = ""
+
+    def entries(self, *, limit: int = 500) -> list[Entry]:
+        """Return this machine's newest plans and reports, newest first. Raises UsageError for a broken file."""
+        if not self.history.exists():
+            return []
+        with History(self.history) as history:
+            return history.newest(limit)
+
+    def entry(self, entry_id: int) -> Entry:
+        """Return one of them. Raises UsageError where it is not kept."""
+        if not self.history.exists():
+            raise UsageError(f"{self.history}: no plan has been made yet", hint="strata plan train FLEET JOB")
+        with History(self.history) as history:
+            return history.get(entry_id)
+
+    def live(self) -> Live:
+        """Ask the scheduler what it knows; that none answers is an answer."""
+        try:
+            return Live(self.scheduler.jobs(), self.scheduler.domains(), self.scheduler.links())
+        except StrataError as error:
+            return Live([], [], [], fault="; ".join(error.lines()))
+
+    def slices(self, environment: Mapping[str, str]) -> tuple[list[Any], list[str]]:
+        """Return the slices of this machine that this user may see, and what could not be read."""
+        uses: list[Any] = []
+        faults = []
+        for path in visible_ledgers(environment, user=os.geteuid()):
+            try:
+                uses += read_ledger(path, name=path.stem)
+            except UsageError as error:
+                if path.exists():
+                    faults.append(str(error))
+        return uses, faults

@@ -1,0 +1,105 @@
+"""Pictures: well-formed, with every name escaped, and their lengths those of the figures."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from xml.etree import ElementTree as Tree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.pictures.front import plan_points
+from strata.pictures.heat import acu_map
+from strata.pictures.ranges import layer_ranges
+from strata.pictures.spent import spent_bars
+from strata.pictures.wan import wan_map
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = st.text(min_size=1, max_size=30)
+TIMES = st.floats(1e-6, 1e6)
+BREAKDOWNS = st.fixed_dictionaries(dict.fromkeys(("compute", "bubble", "wan", "sync"), TIMES))
+
+
+def plan(name, breakdown, *, usd=1.0):
+    step_s = sum(breakdown.values())
+    return {
+        "name": name, "step_time_s": step_s, "breakdown_s": breakdown, "utilization": 0.5,
+        "cost_usd_per_mtoken": usd,
+    }  # fmt: skip
+
+
+PLANS = st.lists(st.builds(plan, NAMES, BREAKDOWNS), min_size=1, max_size=5)
+
+
+def parsed(picture: str) -> Tree.Element:
+    return Tree.fromstring(picture)
+
+
+@given(plans=PLANS)
+def test_bars_are_as_long_as_their_share_of_the_longest_step(plans):
+    root = parsed(spent_bars(plans))
+    bars = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
+    total = sum(float(rect.get("width")) for rect in bars)
+    longest = max(each["step_time_s"] for each in plans)
+    assert total == pytest.approx(510 * sum(each["step_time_s"] for each in plans) / longest, abs=0.1 * len(bars))
+
+
+@given(plans=PLANS, axis=st.sampled_from(["cost_usd_per_mtoken", "utilization"]))
+def test_every_plan_is_a_point_within_the_picture(plans, axis):
+    root = parsed(plan_points(plans, axis=axis, chosen=plans[0]["name"]))
+    points = list(root.iter(f"{SVG}circle"))
+    assert len(points) == len(plans)
+    for point in points:
+        assert 0 <= float(point.get("cx")) <= float(root.get("width"))
+        assert 0 <= float(point.get("cy")) <= float(root.get("height"))
+
+
+def test_plans_without_prices_say_so():
+    shown = plan_points([plan("a", {"compute": 1.0}, usd=None)], axis="cost_usd_per_mtoken")
+    assert "no plan has a figure for money" in shown
+
+
+@given(names=st.lists(NAMES, min_size=1, max_size=12, unique=True), data=st.data())
+def test_a_map_has_every_domain_whatever_its_name(names, data):
+    domains = [{"name": name, "accelerator": name, "num_devices": 8} for name in names]
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=10))
+    links = [
+        {"source": a, "dest": b, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.03, "factor": 0.5} for a, b in pairs
+    ]
+    root = parsed(wan_map(domains, links, used={names[0]: 4}, hops=pairs))
+    assert len(list(root.iter(f"{SVG}circle"))) == len(names)
+    assert len(list(root.iter(f"{SVG}path"))) == 2 * len(pairs)
+
+
+@given(cuts=st.lists(st.integers(1, 79), max_size=6, unique=True), copies=st.integers(1, 60))
+def test_layers_of_a_pipeline_fill_its_row(cuts, copies):
+    edges = [0, *sorted(cuts), 80]
+    pipelines = [
+        {"stages": [
+            {"node": f"A/{copy}", "first": first, "end": end, "stage_s": 0.01}
+            for first, end in pairwise(edges)
+        ]}
+        for copy in range(copies)
+    ]  # fmt: skip
+    root = parsed(layer_ranges(pipelines, num_layers=80))
+    widths = [float(rect.get("width")) for rect in root.iter(f"{SVG}rect")]
+    assert len(widths) == len(edges) - 1  # alike, so one row
+    assert sum(widths) == pytest.approx(740, abs=0.1 * len(widths))
+
+
+@given(num=st.integers(1, 40_000), per_node=st.sampled_from([1, 4, 8, 16, 72]), free=st.integers(0, 100))
+def test_a_heat_map_has_a_square_a_device_up_to_its_limit(num, per_node, free):
+    domain = {"name": "A", "accelerator": "x", "acu": 100.0, "num_devices": num, "devices_per_node": per_node,
+              "num_free": min(free, num)}  # fmt: skip
+    root = parsed(acu_map([domain]))
+    squares = sum(path.get("d").count("z") for path in root.iter(f"{SVG}path"))
+    left_out = [text.text for text in root.iter(f"{SVG}text") if text.text.startswith("and ")]
+    assert squares + sum(int(words.split()[1]) for words in left_out) == num
+
+
+def test_a_card_whose_acu_is_not_known_is_drawn():
+    domain = dict.fromkeys(("acu", "num_free")) | {
+        "name": "A", "accelerator": "x", "num_devices": 8, "devices_per_node": 8,
+    }  # fmt: skip
+    assert "ACU not known" in acu_map([domain])

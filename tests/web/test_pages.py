@@ -1,0 +1,208 @@
+"""The dashboard's pages: with data, without, with sources that fail, and against other sites."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+pytest.importorskip("starlette")
+from starlette.applications import Starlette
+
+import strata
+from strata.control.client import Client
+from strata.history import History
+from strata.net.browser import SameOrigin, hosts_of
+from strata.web.app import COOKIE, routes
+from strata.web.pages import PLACES
+from strata.web.sources import Sources
+from tests.cli.test_plan import FLEET, JOB
+
+NOBODY = "http://127.0.0.1:1"
+EVIL = "<script>alert(1)</script>\x1b[2J\u202e"
+
+
+@dataclass
+class Site:
+    """The pages over a history, asked as a browser would."""
+
+    sources: Sources
+    token: str = ""
+    hosts: frozenset[str] = hosts_of("127.0.0.1", token="")
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, path: str, method: str = "GET", **kwargs) -> httpx.Response:
+        app = SameOrigin(Starlette(routes=routes(self.sources, token=self.token)), hosts=self.hosts)
+
+        async def request() -> httpx.Response:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1:8480", cookies=self.cookies
+            ) as client:
+                return await client.request(method, path, **kwargs)
+
+        return asyncio.run(request())
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """A training plan with its front, a serving plan, a host report, and a plan whose names are hostile."""
+    folder = tmp_path_factory.mktemp("answers")
+    (folder / "fleet.yaml").write_text(FLEET)
+    (folder / "job.yaml").write_text(JOB)
+    training = strata.plan(folder / "fleet.yaml", folder / "job.yaml", pareto=True).to_dict()
+    serving = strata.serve_plan("seed", "serve-llama-3.1-70b").to_dict()
+    host = {"name": "trace", "verdict": "The trainer waited.", "reasons": [], "findings": [
+        {"severity": "error", "token": "culprit", "what": EVIL, "advice": "pin it"}]}  # fmt: skip
+    domain = training["fleet"]["domains"][0]["name"]
+    hostile = json.loads(json.dumps(training).replace(json.dumps(domain)[1:-1], json.dumps(EVIL)[1:-1]))
+    hostile["name"] = EVIL
+    return [("training", training), ("serving", serving), ("host", host), ("training", hostile)]
+
+
+@pytest.fixture
+def site(answers, tmp_path) -> Site:
+    path = tmp_path / "history.db"
+    with History(path) as history:
+        for number, (kind, answer) in enumerate(answers):
+            history.add(kind, answer, at_s=1e9 + number)
+    return Site(Sources(path, Client(NOBODY), "seed"))
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+
+def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    parser = _Tags()
+    parser.feed(text)
+    return parser.tags
+
+
+def is_safe(text: str) -> bool:
+    scripts = [attributes for tag, attributes in tags(text) if tag == "script"]
+    handlers = [name for _, attributes in tags(text) for name in attributes if name.startswith("on")]
+    return scripts == [{"src": "/static/strata.js", "defer": None}] and not handlers and "\x1b" not in text
+
+
+ALL = [*(path for path, _ in PLACES), *(f"/plans/{number}" for number in (1, 2, 3, 4)),
+       "/fit?fleet=seed&job=opt-350m"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_page_shows_its_data_and_nothing_that_a_name_could_run(site, path):
+    answer = site.ask(path)
+    assert answer.status_code == 200
+    assert is_safe(answer.text)
+    assert "\u202e" not in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "script-src" not in policy  # so that scripts have the default's, without any of a page's own
+
+
+@pytest.mark.parametrize("path", [path for path, _ in PLACES])
+def test_every_page_without_data_says_which_command_gives_some(tmp_path, path):
+    answer = Site(Sources(tmp_path / "none.db", Client(NOBODY))).ask(path)
+    assert answer.status_code == 200
+    assert "<code>strata" in answer.text or "Search" in answer.text or "strata up" in answer.text
+
+
+def test_a_history_that_is_broken_is_a_page_that_says_so(tmp_path):
+    (tmp_path / "history.db").write_text("no database at all, " * 100)
+    site = Site(Sources(tmp_path / "history.db", Client(NOBODY)))
+    answer = site.ask("/plans")
+    assert answer.status_code == 422
+    assert "not a history strata can use" in answer.text
+    assert "try: move the file away" in answer.text
+
+
+def test_a_plan_that_is_gone_is_not_found(site):
+    answer = site.ask("/plans/99")
+    assert answer.status_code == 404
+    assert "no decision 99" in answer.text
+
+
+def test_the_first_page_names_a_scheduler_that_does_not_answer(site):
+    assert f"no scheduler answers at {NOBODY}" in site.ask("/").text
+
+
+def test_weights_rank_the_plans_again(site, answers):
+    plans = {plan["name"] for plan in (*answers[0][1]["plans"], *answers[0][1]["front"])}
+    shown = site.ask("/plans/1/weighed?time=1&utilization=0&money=0").text
+    fastest = min(answers[0][1]["plans"], key=lambda plan: plan["step_time_s"])["name"]
+    assert f"<b>{fastest}</b>" in shown.replace("&gt;", ">")
+    assert shown.count("<tr>") == len(plans) + 1
+    assert site.ask("/plans/1/weighed?time=x").status_code == 422
+    assert site.ask("/plans/1/weighed?time=0").status_code == 422
+
+
+def test_the_timeline_of_a_step_is_drawn_as_long_as_its_files_are_the_same(site, tmp_path_factory):
+    answer = site.ask("/plans/1/timeline.svg")
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.text.startswith("<svg")
+
+
+def test_what_if_plans_again_with_something_changed(site):
+    body = {"settings": "job.global_batch=16"}
+    answer = site.ask("/plans/1/whatif", "POST", data=body, headers={"origin": "http://127.0.0.1:8480"})
+    assert answer.status_code == 200
+    assert "as it is" in answer.text
+    refused = site.ask("/plans/1/whatif", "POST", data={"settings": "job.nothing=1"})
+    assert refused.status_code == 422
+    assert "nothing" in refused.text
+
+
+def test_decisions_are_searched_by_name_and_by_reason(site):
+    everything = site.ask("/decisions").text
+    assert everything.count('href="/plans/') == 4
+    shown = site.ask("/decisions", params={"q": "serve-llama chosen"}).text
+    assert re.findall(r'href="/plans/(\d+)"', shown) == ["2"]
+    assert "None with nowhere" in site.ask("/decisions?q=nowhere").text
+
+
+def test_a_page_reads_no_file_but_those_it_was_started_with(site):
+    for path in ("/fleet?fleet=/etc/passwd", "/fit?fleet=seed&job=../job.yaml", "/static/../app.py"):
+        assert site.ask(path).status_code in (404, 422)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"host": "evil.example:8480"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
+     {"origin": "null"}, {"host": ""}],
+)  # fmt: skip
+def test_other_sites_pages_are_refused(site, headers):
+    answer = site.ask("/plans/1/whatif", "POST", data={"settings": "job.global_batch=16"}, headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "cross-origin"
+    assert site.ask("/", headers=headers).status_code == 403
+
+
+def test_a_token_is_asked_for_once_and_never_shown(site):
+    site.token = "secret"
+    answer = site.ask("/plans")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert site.ask("/login", "POST", data={"token": "wrong"}).status_code == 401
+    entered = site.ask("/login", "POST", data={"token": "secret"})
+    cookie = entered.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    site.cookies = {COOKIE: "secret"}
+    shown = site.ask("/plans")
+    assert shown.status_code == 200
+    assert "secret" not in shown.text
+
+
+def test_a_page_is_light(site):
+    for path in ALL:
+        style = len(site.ask("/static/strata.css").content) + len(site.ask("/static/strata.js").content)
+        assert len(site.ask(path).content) + style < 1.5e6
