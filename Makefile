@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs clean
+.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs man clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -76,6 +76,9 @@ check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python docs/generate.py --check
+
+man: $(VENV)/dev.stamp  ## write a man page for every command into build/man
+	$(BIN)/python docs/man.py build/man
 
 docs: $(VENV)/dev.stamp  ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 import importlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import ClassVar, Final
 
@@ -46,6 +46,12 @@ class StrataError(Exception):
         if self.hint:
             shown.append(f"try: {self.hint}")
         return shown
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON form, which `-o json` prints to stderr under `error`."""
+        return {
+            "type": type(self).__name__, "message": str(self), "hint": self.hint, "exit_code": self.exit_code,
+        }  # fmt: skip
 
 
 class UsageError(StrataError):
@@ -83,6 +89,10 @@ class BadFile(UsageError):
     def lines(self) -> list[str]:
         """Return one line a fault, and the hint."""
         return [str(fault) for fault in self.faults] + super().lines()[1:]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON form, with every fault and its place."""
+        return {**super().to_dict(), "faults": [asdict(fault) for fault in self.faults]}
 
 
 class Infeasible(StrataError):

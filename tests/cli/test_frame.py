@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import io
+import json
 import os
 import resource
 import signal
@@ -243,8 +244,11 @@ def test_half_an_answer_is_never_a_success(tmp_path, environment, arguments):
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
         )
     assert ended.returncode == 5
-    assert ended.stderr.splitlines()[0] == "error: cannot write: File too large"
-    assert len(ended.stderr.splitlines()) == 2
+    if "json" in arguments:
+        assert json.loads(ended.stderr)["error"]["message"] == "cannot write: File too large"
+    else:
+        assert ended.stderr.splitlines()[0] == "error: cannot write: File too large"
+        assert len(ended.stderr.splitlines()) == 2
 
 
 @pytest.mark.parametrize("save", [["--save", "fleet.yaml"], ["--save=./fleet.yaml"]])

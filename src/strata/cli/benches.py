@@ -21,6 +21,9 @@ def training(cases: str, output: str) -> None:
 
     Plans are scored with the neutral formulas all planners are compared by; search_s counts reading the
     file, building all tables and the search. A point whose limits nothing meets has no plan, and a reason.
+
+    \b
+    strata bench training cases.json -o json
     """
     from strata.evaluation.bench import training as bench
 
@@ -54,6 +57,9 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     what the plan may miss of it. A plan for both gives no fewer tokens/s than nodes filled in the order of their
     names, and in pools of up to 8 nodes 98 % of the most. A pool that cannot hold the model has no pipelines, and
     reasons. Ctrl-C prints the cases that are done.
+
+    \b
+    strata bench serving cases.json -o json
     """
     from strata.evaluation.bench import serving as bench
     from strata.evaluation.published_benchmarks.serving_cases import read_cases
@@ -87,6 +93,9 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
     A decision is a route and a release while half of the slots are taken, requests of all sizes; CPU time of the
     deciding thread. The load test goes through the live scheduler in virtual time: four pipelines of 16 slots,
     2 s a request, Poisson arrivals.
+
+    \b
+    strata bench routing --decisions 100000
     """
     from strata.evaluation.bench import routing as bench
 
@@ -105,6 +114,9 @@ def cluster(decisions: int, seed: int, output: str) -> None:
     made-up cluster half of whose nodes are begun; then its gang is placed whole and the index updated. The same
     questions go over HTTP on loopback as well, with names only and, the peers' way, with whole nodes. The traces
     are of gangs that come and go in virtual time.
+
+    \b
+    strata bench cluster -o json
     """
     from strata.evaluation.bench import cluster as bench
 
@@ -124,6 +136,9 @@ def slicing(rounds: int, output: str) -> None:
     allocation and its free, nanoseconds a call it leaves alone, and milliseconds until 200 processes that were
     started together have all allocated. Then what share of its device's time a program gets that asks for all of
     it and may have some; the device is one that only keeps time.
+
+    \b
+    strata bench slicing
     """
     from strata.evaluation.bench import slicing as bench
 
@@ -159,6 +174,9 @@ def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, o
 
     On the kernel that runs here: what recording costs, and how long a trainer waits for a CPU beside four busy
     loops on two CPUs, under one policy after the other. What is set is undone. Ctrl-C keeps what is done.
+
+    \b
+    strata bench host --events 1000000
     """
     from strata.evaluation.bench import host as bench
 
@@ -178,6 +196,9 @@ def accuracy(cases: str, output: str) -> None:
 
     Rows with a note are doubtful ("?"): they count in the means, which are given without them too.
     Left-out errors come from constants fitted again without the run, or without its whole set.
+
+    \b
+    strata bench accuracy measured.csv -o json
     """
     from strata.evaluation.bench import accuracy as bench
 
@@ -196,6 +217,9 @@ def published(table: str, svg: Path | None, output: str) -> None:
     of virtual stages is chosen. Without the column step_s the predictions alone are given. bias is the mean error,
     its sign kept; fits counts all memory of a card. Rows that cannot be read are faults of the file (exit code 2);
     the others are predicted all the same.
+
+    \b
+    strata bench published runs.csv --svg accuracy.svg
     """
     from strata.evaluation.bench import published as bench
     from strata.evaluation.published_benchmarks.published_run import read_table
@@ -220,6 +244,9 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> int:
     search_s is CPU time of the whole call, from the fleet and the job to the ranked answer; gap is how much
     better, as a share, any plan could be than the one returned. shortlist_s is CPU time of the fast candidates
     that a learned policy picks from, shortlist_regret how much slower the fastest of them is than the answer.
+
+    \b
+    strata bench planning --job llama-3.1-8b
     """
     from strata.evaluation.bench import planning as bench
 
@@ -238,6 +265,9 @@ def simulate(plans: int, output: str) -> None:
 
     Then one LLM step (32 layers, 4 stages x 8 copies, 8 microbatches) by the events backend, its copies together
     or each with its own jitter, beside ASTRA-sim's CPU time.
+
+    \b
+    strata bench simulate --plans 1000
     """
     from strata.evaluation.bench import simulate as bench
 
@@ -257,6 +287,9 @@ def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None
     ahead, the switch cost, the plan in use and its links; no value function. hysteresis (margin 0.5) and mpc
     (2 steps) are fixed rules; mpc_tuned and hysteresis_tuned take their best setting per scenario with hindsight;
     vi is exact, clairvoyant knows the future. Figures are rewards a step; a gap is what is missed of vi.
+
+    \b
+    strata bench replan scenarios.json --policy policy.npz
     """
     from strata.evaluation.bench import replan as bench
     from strata.training.hi_ppo.policy import load_policy, other_seeds
@@ -290,6 +323,9 @@ def learn(envs: int, updates: int, device: str, output: str) -> None:
     minibatches), then its own perceptron with as many weights. `simulated fleets` are worlds of several jobs in
     place of tables. CPU rows are per second of CPU time on one thread; CUDA rows per second of wall time, our
     environments on the device and theirs on the CPU.
+
+    \b
+    strata bench learn --updates 10
     """
     from strata.cli.learn import device_of
 
@@ -315,6 +351,9 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     A fleet counts where some domain alone can run the job. regret is T / T_exact - 1; R_eff is
     (T_base - T) / T_base against the best single domain; no plan counts as T = 2 T_base. The exact plan's ratios
     are given: what they lose is lost by expressing a plan as ratios. Needs torch.
+
+    \b
+    strata bench heads --seconds 10
     """
     from strata.evaluation.bench import heads as bench
 
@@ -333,6 +372,9 @@ def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None
 
     Steps of one environment a CPU second, on one core. `raw state` adds bandwidth, latency, utilisation, memory
     and queues as arrays; `options` the value of every option now and 1, 2, 4 and 8 steps ahead instead.
+
+    \b
+    strata bench world --envs 64
     """
     from strata.evaluation.bench import world as bench
 
@@ -349,6 +391,9 @@ def astra(table: str, output: str) -> None:
     Without the column reported_ns the answers alone are given. Runs that failed are not counted; the reason
     is. Nor are llm runs: they show ASTRA-sim's scale, their rows say little of them. Pipelines are shown beside
     our default model too.
+
+    \b
+    strata bench astra table.csv
     """
     from strata.evaluation.bench import astra as bench
 
@@ -364,6 +409,9 @@ def control(quick: bool, output: str) -> None:
 
     Simulated domains, the exact rule, plans inside one domain. A step takes in what every domain and the links of
     one of them report, and decides anew on every running job. The week has no events but those of its jobs.
+
+    \b
+    strata bench control --quick
     """
     from strata.evaluation.bench import control as bench
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from strata.cli.completing import FLEET, JOB
 from strata.cli.output import emit, output_option
 from strata.errors import UsageError
 from strata.tables import Shown, rows
@@ -15,8 +16,8 @@ _NOT_WHAT_RAN: Final = ("devices-short", "batch-differs")
 
 
 @click.command()
-@click.argument("fleet")
-@click.argument("job")
+@click.argument("fleet", type=FLEET)
+@click.argument("job", type=JOB)
 @click.option(
     "--run", "pairs", multiple=True, required=True, metavar="PLAN:LOG",
     help="A plan file or layout, and the log of its run; several may be given.",

@@ -63,6 +63,10 @@ def check(output: str) -> None:
     """Say what works on this machine, and how to get the rest.
 
     Exits 5 if a part is missing that every command needs; what is optional may be absent.
+
+    \b
+    strata check
+    strata check -o json
     """
     parts = list(survey(os.environ))
     emit([asdict(part) for part in parts], output, _show(parts))

@@ -47,6 +47,10 @@ def demo(out: str, top: int, live: bool, plain: bool, output: str) -> int:
 
     With --live: three domains on this machine, the scheduler, and a small training job (NumPy) that is submitted,
     runs across two of them, is moved when its link goes bad, and finishes.
+
+    \b
+    strata demo
+    strata demo --live
     """
     if live or plain:
         from strata.cli.demo_live import demo_live

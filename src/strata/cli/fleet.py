@@ -73,6 +73,9 @@ def probe(fleet: Path, output: str) -> None:
 
     Domains that have a network of their own are measured: namespaces of this machine, and Slurm clusters, where a
     job of one task stands for the domain. All other links stay as they are. Each takes a few seconds.
+
+    \b
+    strata fleet probe fleet.yaml
     """
     import time
     from dataclasses import asdict

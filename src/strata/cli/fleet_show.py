@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from strata.cli.completing import FLEET
 from strata.cli.output import emit, output_option
 from strata.tables import Shown, rows
 from strata.units import show_bandwidth, show_bytes, show_time, show_usd
@@ -14,7 +15,7 @@ _MOST_LINKS: Final = 20
 
 
 @click.command(name="show")
-@click.argument("fleet")
+@click.argument("fleet", type=FLEET)
 @output_option
 def show_fleet(fleet: str, output: str) -> None:
     """Show what a FLEET is: a file, or the name of a bundled one.

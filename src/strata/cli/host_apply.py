@@ -74,6 +74,10 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
 
     What others changed since is reported and left alone; threads that have ended need nothing. Also works after a
     crash in the middle of applying or undoing. What cannot be restored stays in the journal, and exits 1.
+
+    \b
+    strata host undo --dry-run
+    strata host undo
     """
     from strata.host.apply.journal import folder_of, opened
     from strata.host.apply.machine import KernelFiles

@@ -114,7 +114,11 @@ def init(
     guard: float,
     state: Path | None,
 ) -> None:
-    """Begin a roll-out called NAME. Nothing changes until a launcher calls `next`."""
+    """Begin a roll-out called NAME. Nothing changes until a launcher calls `next`.
+
+    \b
+    strata host rollout init pinning --metric step_time_s --aa-pairs 6 --ab-pairs 12
+    """
     from strata.host.rollout.rollout import RolloutPlan, Rules, Unit
 
     plan = RolloutPlan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
@@ -138,7 +142,12 @@ def change(
     stop: bool,
     state: Path | None,
 ) -> None:
-    """Include more jobs, exclude some, or stop a roll-out at once."""
+    """Include more jobs, exclude some, or stop a roll-out at once.
+
+    \b
+    strata host rollout change pinning --share 50%
+    strata host rollout change pinning --stop
+    """
     from strata.host.rollout.rollout import Rules
 
     with _store(state) as store:
@@ -185,7 +194,11 @@ def next_(
     state: Path | None,
     output: str,
 ) -> None:
-    """Print the policy that an attempt about to start should run under: baseline or candidate."""
+    """Print the policy that an attempt about to start should run under: baseline or candidate.
+
+    \b
+    strata host rollout next pinning --job train-17 --model llama
+    """
     from strata.host.rollout.judge import judge, next_policy
 
     labels = {"job": job, "model": model, "paradigm": paradigm, "team": team}
@@ -221,7 +234,11 @@ def add(
     devices: int,
     state: Path | None,
 ) -> None:
-    """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out."""
+    """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out.
+
+    \b
+    strata host rollout add pinning --job train-17 --config B --value 1.93
+    """
     from strata.host.rollout.judge import judge
     from strata.host.rollout.measures import measure
     from strata.host.rollout.rollout import Arm, Attempt
@@ -244,7 +261,11 @@ def add(
 @_state
 @output_option
 def status(name: str, state: Path | None, output: str) -> None:
-    """Show the status of a roll-out. Exits 4 once it was rolled back."""
+    """Show the status of a roll-out. Exits 4 once it was rolled back.
+
+    \b
+    strata host rollout status pinning
+    """
     _answer(name, state, output, svg=None, is_whole=False)
 
 
@@ -254,7 +275,11 @@ def status(name: str, state: Path | None, output: str) -> None:
 @_state
 @output_option
 def report(name: str, svg: Path | None, state: Path | None, output: str) -> None:
-    """Show the histograms of A/A and A/B, the CDF of the changes, and every job. Exits 4 once rolled back."""
+    """Show the histograms of A/A and A/B, the CDF of the changes, and every job. Exits 4 once rolled back.
+
+    \b
+    strata host rollout report pinning --svg pinning.svg
+    """
     _answer(name, state, output, svg=svg, is_whole=True)
 
 

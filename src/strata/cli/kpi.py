@@ -25,6 +25,10 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
 
     Each row has its baseline, a 95 % interval over instances, and in JSON further checks: stronger
     baselines, searches of the same budget, the cases where it loses. Ctrl-C prints the rows so far.
+
+    \b
+    strata kpi --quick
+    strata kpi --row coordination_time -o json
     """
     from strata.errors import UsageError
     from strata.evaluation.kpi.kpi import NAMES

@@ -37,6 +37,9 @@ def webhook(**options: Any) -> None:
     Without --cert-dir it issues a certificate for the service, keeps it with its authority in the Secret
     strata-webhook-certs, renews both in time, and tells the API server whom to trust. /healthz, /readyz and
     /metrics are on the same port. SIGTERM lets running reviews finish and exits with 0.
+
+    \b
+    strata kube webhook --cert-dir /etc/strata/certs
     """
     for module in ("lightkube", "starlette", "uvicorn"):
         need(module, extra="cluster")

@@ -58,6 +58,9 @@ def train(
     holds the best policy so far and what --resume needs, also after Ctrl-C. With one worker on a CPU the same seed
     gives the same weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS. --resume goes on
     from the last evaluation; of a --config then only `updates` and `patience` count.
+
+    \b
+    strata learn train --minutes 10 --out out/learn
     """
     from dataclasses import replace
 
@@ -129,6 +132,10 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, outp
 
     On held-out tables of 3 to 5 domains, where the exact solution (vi) is known, and on simulated fleets of the
     sizes in --domains, where it is not. Figures are rewards per step; training saw none of these.
+
+    \b
+    strata learn evaluate
+    strata learn evaluate policy.npz --domains 8 -o json
     """
     import numpy as np
 
@@ -196,6 +203,9 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     """Write the best policy of a CHECKPOINT as ONNX, and its training record beside it.
 
     `strata plan train --planner hi-ppo --policy` reads it, with onnxruntime alone.
+
+    \b
+    strata learn export out/learn/checkpoint.pt --out policy.npz
     """
     from datetime import UTC, datetime
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Final, NoReturn
 
 import click
@@ -14,7 +15,7 @@ from click.shell_completion import shell_complete
 
 from strata import __version__
 from strata.cli.lazy import CommandLine, LazyGroup, Table
-from strata.errors import INTERRUPTED, StrataError, of_system
+from strata.errors import INTERRUPTED, StrataError, UsageError, of_system
 from strata.tables import printable
 
 COMMANDS: Final[Table] = {
@@ -50,6 +51,7 @@ COMMANDS: Final[Table] = {
     "ui": ("strata.cli.ui:ui", "Plans, fleet, jobs and decisions in a browser."),
     "report": ("strata.cli.report:report", "Plans and fleets as one HTML file with pictures."),
     "runs": ("strata.cli.runs:runs", "The history of plans and reports of this machine."),
+    "completion": ("strata.cli.completing:completion", "Print the completion script of a shell."),
     "kpi": ("strata.cli.kpi:kpi", "The eleven target KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.groups:bench", "Measure strata against published figures and named peers."),
 }
@@ -103,8 +105,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answered(arguments: Sequence[str] | None) -> int:
+    typed = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        typed = list(sys.argv[1:] if arguments is None else arguments)
         with cli.make_context("strata", typed.copy(), obj=CommandLine(typed)) as context:
             result = cli.invoke(context)
         if sys.stdout is not None:
@@ -115,6 +117,10 @@ def _answered(arguments: Sequence[str] | None) -> int:
         _report("interrupted")
         return INTERRUPTED
     except click.ClickException as error:
+        if _is_json(typed):
+            misuse = UsageError(error.format_message())
+            _report(_as_json({**misuse.to_dict(), "exit_code": error.exit_code}))
+            return error.exit_code
         with suppress(OSError):
             error.show()
         return error.exit_code
@@ -125,9 +131,26 @@ def _answered(arguments: Sequence[str] | None) -> int:
         shown = error if isinstance(error, StrataError) else of_system(error)
         if not isinstance(error, StrataError):
             _abandon_stdout()
-        _report(*(line if line.startswith("try:") else f"error: {line}" for line in shown.lines()))
+        if _is_json(typed):
+            _report(_as_json(shown.to_dict()))
+        else:
+            _report(*(line if line.startswith("try:") else f"error: {line}" for line in shown.lines()))
         return shown.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _is_json(typed: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, also where it could not be parsed; what follows `--` is of others."""
+    own = typed[: typed.index("--")] if "--" in typed else typed
+    return any(word in ("-ojson", "--output=json") for word in own) or any(
+        flag in ("-o", "--output") and value == "json" for flag, value in pairwise(own)
+    )
+
+
+def _as_json(error: dict[str, object]) -> str:
+    import json
+
+    return json.dumps({"error": error})
 
 
 def _report(*lines: str) -> None:

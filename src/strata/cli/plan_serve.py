@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("fleet")
-@click.argument("job")
+@click.argument("fleet", type=FLEET)
+@click.argument("job", type=SERVING_JOB)
 @click.option(
     "--strategy",
     type=choice("auto", "dp", "greedy"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from strata.cli.completing import FLEET, JOB
 from strata.cli.output import emit, output_option, progress, show
 from strata.cli.parameters import POSITIVE, OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
@@ -26,8 +27,8 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 
 
 @click.command()
-@click.argument("fleet")
-@click.argument("job")
+@click.argument("fleet", type=FLEET)
+@click.argument("job", type=JOB)
 @click.option("--top", default=5, type=POSITIVE, help="Plans to show.")
 @click.option(
     "--minimize", type=choice("time", "cost", "reward", "tchebycheff"), help="Instead of the job's goal."

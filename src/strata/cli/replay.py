@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.completing import FLEET
 from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import PATH, choice
 from strata.errors import UsageError
@@ -14,7 +15,7 @@ from strata.tables import Shown, rows
 
 
 @click.command()
-@click.argument("fleet")
+@click.argument("fleet", type=FLEET)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option("--links", required=True, type=PATH, help="Trace: time_s, and a column A>B of factors a link.")
 @click.option(

@@ -62,6 +62,9 @@ def gateway(**options: Any) -> None:
     model is called `tiny`. /decisions/ID says why a request went where; /metrics is for Prometheus, /healthz for
     load balancers, /status for people. STRATA_BACKEND_TOKEN is shown to engines. SIGTERM lets running requests
     finish and exits with 0. Where clients need a token and --node-token is not given, nodes need the same one.
+
+    \b
+    strata serve gateway --port 8000
     """
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")

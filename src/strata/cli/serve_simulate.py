@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import NATURAL, Finite, OutputFile, choice
 from strata.errors import Infeasible, UsageError
@@ -28,8 +29,8 @@ WARM_UP: Final = 0.1
 
 
 @click.command()
-@click.argument("fleet")
-@click.argument("job")
+@click.argument("fleet", type=FLEET)
+@click.argument("job", type=SERVING_JOB)
 @click.option(
     "--trace", type=click.Path(), help="Requests from a file: Azure's LLM inference trace, or BurstGPT (CSV)."
 )

@@ -51,6 +51,9 @@ def worker(
 
     The model is made from its seed: gateway and workers must be given the same --layers, --hidden and --seed.
     SIGTERM leaves the cluster, finishes what runs here and exits with 0. Needs torch; exits with 5 without it.
+
+    \b
+    strata serve worker --gateway http://127.0.0.1:8000 --id a
     """
     import logging
 

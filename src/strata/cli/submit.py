@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from strata.cli.completing import DOMAIN, RUNNING_JOB
 from strata.cli.output import emit, output_option, show
 from strata.cli.parameters import PATH
 from strata.tables import Shown, rows
@@ -89,19 +90,29 @@ def _submitted(name: str, decision: dict[str, Any] | None, refusals: list[dict[s
 @_server_option
 @output_option
 def jobs(server: str, token_file: str | None, output: str) -> None:
-    """List the jobs of the scheduler, as they were submitted."""
+    """List the jobs of the scheduler, as they were submitted.
+
+    \b
+    strata jobs
+    strata jobs -o json
+    """
     data = _client(server, token_file).jobs()
     emit(data, output, _jobs_table(data))
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=RUNNING_JOB)
 @click.option("--why", is_flag=True, help="Show every decision about it, and what else there was.")
 @click.option("--watch", is_flag=True, help="Show it again whenever it changes, until it is over.")
 @_server_option
 @output_option
 def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, output: str) -> None:
-    """Show one job: where it runs, its attempts, and with --why the decisions behind them."""
+    """Show one job: where it runs, its attempts, and with --why the decisions behind them.
+
+    \b
+    strata job small --why
+    strata job small --watch
+    """
     client = _client(server, token_file)
     data = client.job(name)
     if watch:
@@ -119,29 +130,42 @@ def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, 
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=RUNNING_JOB)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the attempt is over.")
 @_server_option
 def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
-    """Print what the ranks of a job's newest attempt wrote."""
+    """Print what the ranks of a job's newest attempt wrote.
+
+    \b
+    strata logs small -f
+    """
     for line in _client(server, token_file).logs(name, follow=follow):
         click.echo(line)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=RUNNING_JOB)
 @_server_option
 def cancel(name: str, server: str, token_file: str | None) -> None:
-    """End a job: it is asked to save, then killed after its grace."""
+    """End a job: it is asked to save, then killed after its grace.
+
+    \b
+    strata cancel small
+    """
     _client(server, token_file).cancel(name)
 
 
 @click.command()
-@click.argument("domain")
+@click.argument("domain", type=DOMAIN)
 @click.option("--undo", is_flag=True, help="Let work go there again.")
 @_server_option
 def drain(domain: str, undo: bool, server: str, token_file: str | None) -> None:
-    """Start nothing new in a DOMAIN and move away what runs there."""
+    """Start nothing new in a DOMAIN and move away what runs there.
+
+    \b
+    strata drain west
+    strata drain west --undo
+    """
     _client(server, token_file).drain(domain, is_drained=not undo)
 
 

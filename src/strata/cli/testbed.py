@@ -39,6 +39,9 @@ def testbed(
     Needs Linux, root, iproute2 and torch; exits with 5 where one is missing. Every domain is a namespace with one
     process; links are shaped by the kernel (tc tbf; latency by netem, or by a relay process where the kernel has
     none). Nothing outside these namespaces is touched, and they are removed however the command ends.
+
+    \b
+    strata testbed --domains 2 --bandwidth 100Mbps --latency 10ms
     """
     from strata.evaluation.testbed.namespaces import LinkShape
     from strata.evaluation.testbed.run import run, show

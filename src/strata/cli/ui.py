@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from strata.cli.completing import FLEET
 from strata.cli.parameters import PORT
 from strata.errors import UsageError, need
 
 
 @click.command()
-@click.argument("fleet", required=False, default="")
+@click.argument("fleet", type=FLEET, required=False, default="")
 @click.option("--server", envvar="STRATA_SERVER", default="http://127.0.0.1:8470", help="Address of `strata up`.")
 @click.option("--host", default="127.0.0.1", help="Address to listen at; any but localhost needs a token.")
 @click.option("--port", type=PORT, default=8480, help="Port to listen at; 0 picks a free one.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from strata.cli.completing import ANY_JOB, FLEET
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import time_limit_s
 from strata.cli.whatif_table import NONE, points, serving_figures, show_changes
@@ -13,8 +14,8 @@ from strata.units import show_bytes, show_count, show_time, show_usd
 
 
 @click.command()
-@click.argument("fleet")
-@click.argument("job")
+@click.argument("fleet", type=FLEET)
+@click.argument("job", type=ANY_JOB)
 @click.option("--set", "settings", multiple=True, required=True, metavar="PATH=VALUE", help="May be repeated.")
 @click.option("--time-limit", default="30s", help="Stop either search after so long.")
 @output_option
