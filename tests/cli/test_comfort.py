@@ -29,7 +29,7 @@ def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[str
         yield context.command_path, command
 
 
-COMMANDS = dict(leaves(cli, click.Context(cli, info_name="strata")))
+COMMANDS = dict(leaves(cli, click.Context(cli, info_name="strata", **cli.context_settings)))
 
 
 def examples(command: click.Command) -> list[str]:

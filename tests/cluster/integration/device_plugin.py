@@ -31,12 +31,13 @@ TYPES = message_types(MESSAGES, "v1beta1")
 class DevicePlugin:
     """Offers devices of a resource in a kubelet's folder of plugins; the container gets their ids as `env`.
 
-    given: the ids of each Allocate, in order. cdi: the kind of CDI devices to name to the runtime, if any.
+    given: the ids of each Allocate, in order. cdi: the kind of CDI devices to name to the runtime, if any; then it
+    gives no environment of its own, as NVIDIA's plugin with `--device-list-strategy=cdi-cri`.
     """
 
     def __init__(self, folder, *, resource, ids, env, cdi="") -> None:
         self.resource, self.ids, self.given, self.sick = resource, tuple(ids), [], set()
-        self._folder, self._env, self._cdi, self._server = folder, env, cdi, None
+        self._folder, self._env, self.cdi, self._server = folder, env, cdi, None
         self._changed = threading.Condition()
 
     def start(self) -> None:
@@ -106,7 +107,8 @@ class DevicePlugin:
         for container in request.container_requests:
             self.given.append(tuple(sorted(container.devices_ids)))
             made = answer.container_responses.add()
-            made.envs.add(key=self._env, value=",".join(self.given[-1]))
-            for name in container.devices_ids if self._cdi else ():
-                made.cdi_devices.add(name=f"{self._cdi}={name}")
+            if not self.cdi:
+                made.envs.add(key=self._env, value=",".join(self.given[-1]))
+            for name in container.devices_ids if self.cdi else ():
+                made.cdi_devices.add(name=f"{self.cdi}={name}")
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -178,6 +179,51 @@ def test_a_kubelet_that_is_killed_while_it_gives_devices_out_leaves_no_device_to
     expected = given(node, api, namespace, ["first", "second"])
     assert set().union(*expected.values()) == set(UUIDS)
     is_published(node, agent, api, expected)
+
+
+SHOWS = ["sh", "-c", "ls -d /dev/strata*; cat /opt/strata-driver/version; env; echo END; sleep 1000000"]
+
+
+def test_devices_named_by_cdi_are_in_the_container_with_what_the_webhook_gives_it(
+    node, agent, strata, api, namespace, tmp_path
+):
+    """The plugin only names them: the runtime brings devices, mounts and environment, from files of the node."""
+    until(lambda: (api.get(COMPUTE_NODE, node.name) or {}).get("status"), lambda: agent.log)
+    (tmp_path / "version").write_text("driver 550\n")
+    mount = {"hostPath": str(tmp_path), "containerPath": "/opt/strata-driver", "options": ["ro", "rbind"]}
+    devices = [
+        {
+            "name": uuid,
+            "containerEdits": {
+                "env": [f"CDI_{i}={uuid}"],
+                "deviceNodes": [{"path": f"/dev/strata{i}", "hostPath": "/dev/null"}],
+            },
+        }
+        for i, uuid in enumerate(UUIDS)
+    ]
+    spec = {"cdiVersion": "0.6.0", "kind": "strata.test/gpu", "devices": devices}
+    (node.cdi / "strata.json").write_text(json.dumps({**spec, "containerEdits": {"mounts": [mount]}}))
+    node.plugin.cdi = "strata.test/gpu"
+    try:
+        job = objects.job("by-cdi", devices=2)
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        container |= {"image": IMAGE, "command": SHOWS}
+        job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 0
+        strata.submit(namespace, job)
+        (pod,) = strata.pods(namespace, "by-cdi")
+        env = environment(node, pod)
+    finally:
+        node.plugin.cdi = ""
+    numbers = [UUIDS.index(uuid) for uuid in node.plugin.given[-1]]
+    assert {key: value for key, value in env.items() if key.startswith("CDI_")} == {
+        f"CDI_{i}": UUIDS[i] for i in numbers
+    }
+    lines = output(node, pod)
+    assert [line for line in lines if line.startswith("/dev/")] == [f"/dev/strata{i}" for i in sorted(numbers)]
+    assert "driver 550" in lines
+    assert env["FROM_PROFILE"] == "yes"
+    assert VISIBLE not in env, "whole devices are the plugin's to give"
+    is_published(node, agent, api, {f"{namespace}/{name_of(pod)}": set(node.plugin.given[-1])})
 
 
 FRACTION = """
