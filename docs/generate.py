@@ -50,7 +50,7 @@ def exit_codes() -> str:
     meanings.append((INTERRUPTED, "", "interrupted (Ctrl-C); what was computed until then is printed"))
     rows += [f"| {code} | {name} | {text} |" for code, name, text in sorted(meanings, key=lambda row: row[0])]
     text = [
-        "Errors are printed to stderr as `error: ...`, with at most one `try: ...` line, or as JSON with `-o json`.",
+        "Errors are printed to stderr as `error: ...`, with at most one `try: ...` line; with `-o json` as JSON.",
         "stdout has only data.",
         "`strata run` and `strata host record -- COMMAND` exit with the code of the command they ran.",
     ]
