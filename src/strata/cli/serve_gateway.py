@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from strata.cli.parameters import PORT, POSITIVE, Finite, choice
+from strata.cli.parameters import PATH, PORT, POSITIVE, Finite, choice
 from strata.errors import UsageError, need
+
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command()
@@ -49,19 +51,51 @@ from strata.errors import UsageError, need
     "--token-file", type=click.Path(), help="File with the token that clients must send; or set STRATA_TOKEN."
 )
 @click.option(
-    "--node-token",
-    envvar="STRATA_NODE_TOKEN",
-    default="",
-    show_default=False,
-    help="Token that nodes must send, and are sent.",
+    "--keys",
+    type=PATH,
+    help="File of clients' keys with limits for each: NAME: {key_sha256, requests_per_minute, tokens_per_minute, "
+    "at_once}. They open /v1/ alone; the token opens all else, too.",
+)
+@click.option(
+    "--node-token-file",
+    type=click.Path(),
+    help="File with the token that nodes must send, and are sent; or set STRATA_NODE_TOKEN. Not the clients'.",
+)
+@click.option(
+    "--node-network",
+    "node_networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Network of nodes' addresses, for example 10.0.0.0/8; may be repeated. Else a node's address must be the "
+    "one that it joins from.",
+)
+@click.option("--tls-cert", type=PATH, help="Certificate to show, with its chain, PEM.")
+@click.option("--tls-key", type=PATH, help="Its key, PEM.")
+@click.option("--ca", type=PATH, help="Certificates to trust in nodes and engines, besides the system's, PEM.")
+@click.option(
+    "--cors-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Web pages of this origin may ask, for example https://chat.example.org; * for all; may be repeated.",
+)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A limit other than its default: body_bytes=64MB, answer_s=30min; `--limit help` lists all.",
 )
 def gateway(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.
 
     Workers (`strata serve worker`) join over HTTP and must be given the same --layers, --hidden and --seed; their
     model is called `tiny`. /decisions/ID says why a request went where; /metrics is for Prometheus, /healthz for
-    load balancers, /status for people. STRATA_BACKEND_TOKEN is shown to engines. SIGTERM lets running requests
-    finish and exits with 0. Where clients need a token and --node-token is not given, nodes need the same one.
+    load balancers, /status for people, /openapi.json for programs. STRATA_BACKEND_TOKEN is shown to engines.
+    SIGTERM lets running requests finish and exits with 0.
+
+    Nodes need a token of their own. Only a gateway on this machine's loopback that asks nobody for a token takes
+    workers of this machine without one.
 
     \b
     strata serve gateway --port 8000
@@ -74,30 +108,54 @@ def gateway(**options: Any) -> None:
 def _serve(options: dict[str, Any]) -> None:
     import logging
     import os
+    import time
 
+    from strata.cli.serve_limits import read_limits, read_tls
     from strata.cli.tokens import read_token
     from strata.net.server import listen, serve
+    from strata.net.tls import client_context
+    from strata.serving.gateway.access import NodeAccess, read_network
     from strata.serving.gateway.build import GatewaySettings, build
     from strata.serving.gateway.discovery import read_backend
+    from strata.serving.gateway.keys import read_keys
     from strata.serving.live.config import SchedulerConfig
     from strata.serving.tokens import ByteTokenizer
     from strata.serving.worker.shape import Shape
 
     model = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"]).hosted
     token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
+    node_token = read_token(options["node_token_file"]) or os.environ.get("STRATA_NODE_TOKEN", "")
+    if token and token == node_token:
+        problem = "clients and nodes have the same token: whoever may ask could join, and read what others ask"
+        raise UsageError(problem, hint="--node-token-file with a token of its own")
+    if options["keys"] and not token:
+        problem = "--keys without a token leaves /status, /decisions and /metrics open"
+        raise UsageError(problem, hint="--token-file FILE, or STRATA_TOKEN")
+    host, is_open = options["host"], not (token or node_token)
+    limits = read_limits(options["limits"])
     config = SchedulerConfig(
         allocation_strategy=options["allocation"],
         routing_strategy=options["routing"],
         heartbeat_timeout=options["heartbeat_timeout"],
         heartbeat_interval_s=options["heartbeat_timeout"] / 12,
         queue_limit=options["queue"],
+        max_attempts=limits.max_attempts,
     )
     settings = GatewaySettings(
         config,
         (model, ByteTokenizer()),
         backends=tuple(read_backend(text) for text in options["backends"]),
+        limits=limits.http,
         token=token,
-        node_token=options["node_token"] or token,
+        keys=read_keys(options["keys"], clock=time.monotonic) if options["keys"] else None,
+        nodes=NodeAccess(
+            node_token,
+            is_local=is_open and host in LOOPBACK,
+            networks=tuple(read_network(text) for text in options["node_networks"]),
+        ),
+        origins=options["origins"],
+        authority=options["ca"],
+        silence_s=limits.silence_s,
         backend_token=os.environ.get("STRATA_BACKEND_TOKEN", ""),
     )
     clash = next((backend for backend in settings.backends if backend.model == model.name), None)
@@ -107,10 +165,11 @@ def _serve(options: dict[str, Any]) -> None:
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    host = options["host"]
+    tls = read_tls(options["tls_cert"], options["tls_key"])
+    client_context(options["ca"])  # refused here, and not once it listens
     with listen(host, options["port"]) as listener:
-        if not token and host not in ("127.0.0.1", "::1", "localhost"):
+        if not token and host not in LOOPBACK:
             click.echo("warning: clients need no token; set one with --token-file or STRATA_TOKEN", err=True)
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"gateway listens at http://{shown}:{listener.getsockname()[1]}")
-        serve(build(settings)[1], listener, drain_s=options["drain"])
+        click.echo(f"gateway listens at http{'s' if tls else ''}://{shown}:{listener.getsockname()[1]}")
+        serve(build(settings)[1], listener, drain_s=options["drain"], tls=tls)

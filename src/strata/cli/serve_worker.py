@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 
 import click
 
-from strata.cli.parameters import POSITIVE, choice
+from strata.cli.parameters import PATH, POSITIVE, choice
 from strata.errors import MissingPart, UsageError, need
 from strata.units import parse
 
@@ -14,7 +15,12 @@ from strata.units import parse
 @click.command()
 @click.option("--gateway", required=True, metavar="URL", help="Address of the gateway to join.")
 @click.option("--id", "node_id", required=True, metavar="NAME", help="Name of this node, unique in the cluster.")
-@click.option("--bind", default="127.0.0.1:0", help="Address that others reach it at; port 0 picks a free one.")
+@click.option("--bind", default="127.0.0.1:0", help="Address to listen at; port 0 picks a free one.")
+@click.option(
+    "--advertise",
+    metavar="HOST[:PORT]",
+    help="Address that others reach it at, where that is another one: behind NAT, or by a certificate's name.",
+)
 @click.option(
     "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
 )
@@ -29,23 +35,28 @@ from strata.units import parse
 )
 @click.option("--device", type=choice("cpu", "cuda"), default="cpu", help="Device that runs the layers.")
 @click.option(
-    "--node-token",
-    envvar="STRATA_NODE_TOKEN",
-    default="",
-    show_default=False,
-    help="Token that is sent to, and required of, all nodes.",
+    "--node-token-file",
+    type=click.Path(),
+    help="File with the token that is sent to, and required of, all nodes; or set STRATA_NODE_TOKEN.",
 )
+@click.option("--tls-cert", type=PATH, help="Certificate to show, with its chain, PEM.")
+@click.option("--tls-key", type=PATH, help="Its key, PEM.")
+@click.option("--ca", type=PATH, help="Certificates to trust in gateway and nodes, besides the system's, PEM.")
 def worker(
     gateway: str,
     node_id: str,
     bind: str,
+    advertise: str | None,
     memory: str | None,
     layers: int,
     hidden: int,
     seed: int,
     region: str,
     device: str,
-    node_token: str,
+    node_token_file: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    ca: Path | None,
 ) -> None:
     """Host the layers the gateway asks for, and pass activations on to the next worker.
 
@@ -56,12 +67,21 @@ def worker(
     strata serve worker --gateway http://127.0.0.1:8000 --id a
     """
     import logging
+    import os
 
+    from strata.cli.serve_limits import read_tls
+    from strata.cli.tokens import read_token
     from strata.serving.worker.shape import Shape
 
     shape = Shape(num_layers=layers, hidden_size=hidden, seed=seed)
     memory_bytes = None if memory is None else _memory(memory)
-    host, port = _address(bind)
+    host, port = _address(bind, "--bind")
+    shown, shown_port = _address(advertise, "--advertise", default_port=0) if advertise else (host, 0)
+    if _is_unspecified(shown):
+        hint = "--advertise with the address of one interface"
+        raise UsageError(f"--bind {bind}: other nodes cannot reach this address", hint=hint)
+    node_token = read_token(node_token_file) or os.environ.get("STRATA_NODE_TOKEN", "")
+    tls = read_tls(tls_cert, tls_key)
     if not gateway.startswith(("http://", "https://")):
         raise UsageError(f"--gateway {gateway} is not a URL", hint="--gateway http://127.0.0.1:8000")
     torch = need("torch", extra="train")
@@ -75,10 +95,11 @@ def worker(
 
     logging.basicConfig(level=logging.WARNING, format=f"{node_id}: %(message)s")
     with listen(host, port) as listener:
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        scheme, name = "https" if tls else "http", f"[{shown}]" if ":" in shown else shown
+        url = f"{scheme}://{name}:{shown_port or listener.getsockname()[1]}"
         hardware = measure(device, memory_bytes)
         click.echo(f"{node_id} listens at {url}")
-        run(WorkerSettings(node_id, url, gateway, shape, hardware, device, node_token, region), listener)
+        run(WorkerSettings(node_id, url, gateway, shape, hardware, device, node_token, region, tls, ca), listener)
 
 
 def _memory(text: str) -> float:
@@ -88,17 +109,19 @@ def _memory(text: str) -> float:
     return value
 
 
-def _address(bind: str) -> tuple[str, int]:
-    host, _, port = bind.rpartition(":")
+def _address(text: str, option: str, *, default_port: int | None = None) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    is_bare = not colon or text.endswith("]") or (":" in host and "]" not in host)
+    if default_port is not None and is_bare:
+        host, port = text, str(default_port)
     host = host.strip("[]")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--bind {bind} is not HOST:PORT", hint="--bind 127.0.0.1:0")
-    try:
-        is_all = ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        is_all = False  # a name
-    if is_all:
-        raise UsageError(
-            f"--bind {bind}: other nodes cannot reach this address", hint="the address of one interface"
-        )
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{option} {text} is not HOST:PORT", hint=f"{option} 127.0.0.1:0")
     return host, int(port)
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name

@@ -48,12 +48,13 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Realm:
     """Paths that begin alike. token: what opens them, empty where nothing has to. drains: no new request is taken
-    while the server stops, and it waits for those that run.
+    while the server stops, and it waits for those that run. opens: whether another bearer opens them as well.
     """
 
     prefix: str
     token: str = ""
     drains: bool = True
+    opens: Callable[[str], bool] = lambda bearer: False
 
 
 class Stalled(Exception):
@@ -132,7 +133,7 @@ class Frame:
         headers = scope["headers"]
         if sum(len(name) + len(value) + 4 for name, value in headers) > self.limits.header_bytes:
             raise _Refusal(431, f"headers exceed {self.limits.header_bytes} bytes", "headers-too-large")
-        if realm.token and not _has_token(headers, realm.token):
+        if realm.token and not _is_open(realm, bearer_of(headers)):
             raise _Refusal(401, "a valid bearer token is needed", "token-missing")
         if realm.drains and self.is_draining:
             raise _Refusal(503, "the server is stopping", "draining", 5.0)
@@ -262,7 +263,12 @@ class _Call:
             await asyncio.sleep(0)
 
 
-def _has_token(headers: Sequence[tuple[bytes, bytes]], token: str) -> bool:
+def bearer_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the bearer token of a request; empty where it has none."""
     authorization = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, credentials = authorization.partition(b" ")
-    return scheme.lower() == b"bearer" and hmac.compare_digest(credentials.strip(), token.encode())
+    return credentials.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def _is_open(realm: Realm, bearer: str) -> bool:
+    return hmac.compare_digest(bearer.encode("latin-1"), realm.token.encode()) or realm.opens(bearer)

@@ -15,10 +15,14 @@ Layers count the model's blocks from 0: who has the first also embeds, who has t
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from strata.net.tls import client_context
 
 if TYPE_CHECKING:
     import httpx
@@ -31,16 +35,31 @@ Phase = Literal["prefill", "decode"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def node_client(token: str) -> httpx.AsyncClient:
-    """Return a client for JSON that carries a token, where there is one; any number of requests may wait on it."""
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A peer that is gone without a word is noticed after half a minute, however long it may be silent."""
+
+
+def node_client(token: str, authority: Path | None = None) -> httpx.AsyncClient:
+    """Return a client for JSON that carries a token, where there is one; any number of requests may wait on it.
+
+    authority: certificates to believe besides the system's. Raises UsageError.
+    """
     import httpx
 
     # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
-    return httpx.AsyncClient(
-        headers={"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {}),
+    transport = httpx.AsyncHTTPTransport(
+        verify=client_context(authority),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        socket_options=KEEPALIVE,
         trust_env=False,
     )
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    return httpx.AsyncClient(transport=transport, headers=headers, trust_env=False)
 
 
 class Message(BaseModel):

@@ -236,3 +236,62 @@ def test_health_is_good_once_a_pipeline_serves_and_bad_while_stopping():
     assert (stopping.status_code, stopping.json()["reason"]) == (503, "stopping")
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
+
+
+def test_every_answer_of_openais_api_has_an_id_which_is_also_in_the_answer():
+    async def scenario(world):
+        return await world.complete(), await world.post("/v1/completions", b"{"), await world.get("/v1/models")
+
+    well, wrong, models = run(scenario)
+    assert well.json()["id"] == f"cmpl-{well.headers['x-request-id']}"
+    ids = [answer.headers["x-request-id"] for answer in (well, wrong, models)]
+    assert len(set(ids)) == 3
+
+
+PAGE = "https://chat.example.org"
+
+
+@pytest.mark.parametrize(
+    ("origins", "allowed"), [((PAGE,), True), (("*",), True), (("https://other",), False), ((), False)]
+)
+def test_pages_of_the_origins_that_were_named_may_ask_and_no_others(origins, allowed):
+    async def scenario(world):
+        asked = {"origin": PAGE, "access-control-request-method": "POST"}
+        asked["access-control-request-headers"] = "authorization,content-type"
+        early = await world.client.options("/v1/completions", headers=asked)
+        token = {"origin": PAGE, "authorization": "Bearer secret"}
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 1}
+        return (
+            early,
+            await world.post("/v1/completions", body, headers=token),
+            await world.client.options("/nodes/join", headers=asked),
+        )
+
+    early, answer, join = run(scenario, origins=origins, token="secret")
+    assert early.status_code == (204 if allowed else 401)
+    assert answer.status_code == 200
+    assert (answer.headers.get("access-control-allow-origin") == PAGE) == allowed
+    assert "access-control-allow-origin" not in join.headers
+    if allowed:
+        assert early.headers["access-control-allow-headers"] == "authorization,content-type"
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+def test_the_api_describes_itself():
+    document = run(lambda world: world.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1")
+    operations = {path: set(item) & {"get", "post"} for path, item in document["paths"].items()}
+    assert operations["/v1/chat/completions"] == operations["/v1/embeddings"] == {"post"}
+    assert operations["/v1/models"] == {"get"}
+    chat = document["components"]["schemas"]["ChatRequest"]
+    assert {"model", "messages"} <= set(chat["required"])
+
+    def references(data):
+        if isinstance(data, dict):
+            yield from [data["$ref"]] if "$ref" in data else []
+            data = list(data.values())
+        for one in data if isinstance(data, list) else []:
+            yield from references(one)
+
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]

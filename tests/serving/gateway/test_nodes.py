@@ -3,7 +3,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+from starlette.requests import Request
+
+from strata.errors import UsageError
+from strata.serving.gateway.access import NodeAccess, read_network
 from strata.serving.gateway.build import DEMAND
+from strata.serving.gateway.openai import ApiError
 from tests.serving.gateway.world import FAST, SHAPE, World, foretold, run
 
 
@@ -21,21 +27,52 @@ def test_a_join_is_answered_with_what_to_hold_and_whom_to_measure():
     assert [(one["first"], one["end"]) for one in desired["ranges"]] == [(0, SHAPE.num_layers)]
 
 
-def test_a_second_node_of_a_name_takes_over_only_if_it_started_later():
-    async def scenario(world):
-        worker = world.workers[0]
-        same = await worker.join()
-        worker.incarnation = 0
-        older = await worker.join()
-        stale_beat = await worker.tell("heartbeat")
-        worker.incarnation = 2
-        newer = await worker.join(url="http://b.test")
-        worker.incarnation = 1
-        return same, older, stale_beat, newer, await worker.tell("heartbeat")
+def test_a_second_worker_of_a_name_does_not_throw_out_one_that_answers():
+    """Found in a review: the healthy worker ended, since another one had been started with its --id."""
 
-    same, older, stale_beat, newer, replaced = run(scenario)
-    assert same.status_code == newer.status_code == 200
-    assert code_of(older) == code_of(stale_beat) == code_of(replaced) == (409, "node-stale")
+    async def scenario(world):
+        first, other = world.workers
+        first.incarnation = 5
+        await first.join()
+        answers = [await world.post("/nodes/join", card(first, other.url, life)) for life in (4, 6, 2**63 - 2)]
+        return answers, await first.tell("heartbeat"), world.driver.core.incarnation("a")
+
+    answers, heartbeat, life = run(scenario)
+    assert [code_of(answer) for answer in answers] == [(409, "node-name-taken")] * 3
+    assert (heartbeat.status_code, life) == (200, 5)
+
+
+def test_a_worker_that_was_restarted_takes_its_name_over_at_once_whatever_its_clock_says():
+    async def scenario(world):
+        first, other = world.workers
+        for life, url in ((5, other.url), (1, first.url), (9, first.url)):
+            first.is_dead = url == other.url
+            first.incarnation = life
+            joined = await world.post("/nodes/join", card(first, url, life))
+            assert joined.status_code == 200
+            assert world.driver.core.incarnation("a") == life
+            first.incarnation = life + 1  # it answers in a later life by the next turn
+        return world.driver.backend_client.urls["a"]
+
+    assert run(scenario) == "http://a.test"
+
+
+def test_nobody_locks_a_worker_out_by_claiming_its_name_with_a_number_that_no_clock_shows():
+    """Found in a review."""
+
+    async def scenario(world):
+        real, _ = world.workers
+        await real.tell("leave")
+        claimed = await world.post("/nodes/join", card(real, "http://nobody.test", 2**63 - 2))
+        return claimed, await real.join(), await real.tell("heartbeat")
+
+    assert [answer.status_code for answer in run(scenario)] == [200, 200, 200]
+
+
+def card(worker, url, incarnation):
+    figures = dict.fromkeys(("compute_capability", "memory_bytes", "memory_bandwidth_bytes_per_s"), 1e9)
+    life = {"node_id": worker.name, "incarnation": incarnation, "url": url}
+    return figures | life | {"fingerprint": SHAPE.fingerprint}
 
 
 def test_a_node_that_nobody_knows_is_told_to_join_again():
@@ -145,6 +182,77 @@ def test_an_engine_does_not_join_and_an_address_is_one():
     engine, address = run(scenario)
     assert code_of(engine) == (409, "whole-engine")
     assert code_of(address) == (422, "invalid_value")
+
+
+def asked(access, *, headers=None, client=("127.0.0.1", 1), url=None):
+    """Return the refusal of a node's message, None where it is let in."""
+    sent = {"content-type": "application/json"} | (headers or {})
+    scope = {"type": "http", "client": client, "headers": [(k.encode(), v.encode()) for k, v in sent.items()]}
+
+    async def asking():
+        request = Request(scope)
+        access.check_request(request)
+        if url:
+            await access.check_url(url, request)
+
+    try:
+        asyncio.run(asking())
+    except ApiError as error:
+        return error.status, error.code
+    return None
+
+
+LOCAL = NodeAccess(is_local=True)
+
+
+@pytest.mark.parametrize(
+    ("access", "client", "headers", "refused"),
+    [
+        (LOCAL, "127.0.0.1", {}, None),
+        (LOCAL, "::1", {}, None),
+        (LOCAL, "192.0.2.7", {}, (401, "node-token-missing")),
+        (LOCAL, "127.0.0.1", {"origin": "http://evil.example"}, (401, "node-token-missing")),
+        (LOCAL, "127.0.0.1", {"x-forwarded-for": "192.0.2.7"}, (401, "node-token-missing")),
+        (LOCAL, "127.0.0.1", {"content-type": "application/x-www-form-urlencoded"}, (415, "not-json")),
+        (LOCAL, "127.0.0.1", {"content-type": "text/plain"}, (415, "not-json")),
+        (LOCAL, "127.0.0.1", {"content-type": "application/json; charset=utf-8"}, None),
+        (NodeAccess(), "127.0.0.1", {}, (401, "node-token-missing")),
+        (NodeAccess("secret"), "192.0.2.7", {}, None),
+    ],
+)
+def test_without_a_token_only_this_machine_s_own_workers_are_let_in(access, client, headers, refused):
+    """Found in a review: without tokens any page in a browser could join, and with one any client."""
+    assert asked(access, client=(client, 1), headers=headers) == refused
+
+
+@pytest.mark.parametrize(
+    ("url", "client", "networks", "refused"),
+    [
+        ("http://127.0.0.1:9", "127.0.0.1", (), None),
+        ("http://192.0.2.7:9", "192.0.2.7", (), None),
+        ("http://[::ffff:192.0.2.7]:9", "192.0.2.7", (), None),
+        ("http://169.254.169.254/", "192.0.2.7", (), (403, "outside-node-network")),
+        ("http://127.0.0.1:6443", "192.0.2.7", (), (403, "outside-node-network")),
+        ("http://192.0.2.8:9", "192.0.2.7", (), (403, "outside-node-network")),
+        ("http://192.0.2.8:9", "192.0.2.7", ("192.0.2.0/24",), None),
+        ("http://198.51.100.1:9", "192.0.2.7", ("192.0.2.0/24", "10.0.0.0/8"), (403, "outside-node-network")),
+        ("ftp://192.0.2.7", "192.0.2.7", (), (422, "invalid_value")),
+        ("http://user@192.0.2.7", "192.0.2.7", (), (422, "invalid_value")),
+        ("http://192.0.2.7/admin", "192.0.2.7", (), (422, "invalid_value")),
+        ("http://192.0.2.7?x=1", "192.0.2.7", (), (422, "invalid_value")),
+        ("http://192.0.2.7:99999", "192.0.2.7", (), (422, "invalid_value")),
+        ("http://no such host", "192.0.2.7", (), (422, "invalid_value")),
+    ],
+)
+def test_the_gateway_talks_to_no_address_outside_the_nodes_networks(url, client, networks, refused):
+    """Found in a review: it showed its token to whatever address a node named."""
+    access = NodeAccess("secret", networks=tuple(read_network(text) for text in networks))
+    assert asked(access, client=(client, 1), url=url) == refused
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(UsageError, match="--node-network nope"):
+        read_network("nope")
 
 
 def test_a_message_that_is_none_is_422():

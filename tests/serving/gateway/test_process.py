@@ -78,7 +78,7 @@ def test_abuse_is_refused_and_the_gateway_goes_on():
             statuses = [
                 (await client.post(path, content=b"{" * 1000)).status_code,
                 (await client.post(path, content=b'{"model":' + b"[" * 500_000)).status_code,
-                (await client.post(path, content=b"x" * 3_000_000)).status_code,
+                (await client.post(path, content=b"x" * 36_000_000)).status_code,
                 (await client.post(path, json=asked(), headers={"x-long": "x" * 20_000})).status_code,
                 (await client.post(path, json=asked(), headers={"x-long": "x" * 60_000})).status_code,
                 (await client.post(path, json=asked(model="other"))).status_code,
@@ -174,5 +174,5 @@ def test_an_engine_that_says_what_it_serves_is_fronted_under_that_name():
             return models, await client.post("/v1/completions", json=asked(model="llama", stream=True))
 
     models, answer = asyncio.run(scenario())
-    assert [model["id"] for model in models] == ["tiny", "llama"]
+    assert [model["id"] for model in models] == ["llama"]  # no worker has joined
     assert text_of(answer.content) == foretold("hello", 20)

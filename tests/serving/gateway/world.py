@@ -16,10 +16,12 @@ import httpx
 
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
+from strata.serving.gateway.access import NodeAccess
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.keys import ClientKeys
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
@@ -99,8 +101,8 @@ class Wires(httpx.AsyncBaseTransport):
         self.hosts = {f"{host.name}.test": host for host in hosts}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        host = self.hosts[request.url.host]
-        if host.is_dead:
+        host = self.hosts.get(request.url.host)
+        if host is None or host.is_dead:
             raise httpx.ConnectError("refused", request=request)
         body = await request.aread()
         host.heard.append((request.url.path, json.loads(body) if body else None))
@@ -123,6 +125,8 @@ class FakeWorker(Host):
     async def answer(self, path: str, body: bytes) -> httpx.Response:
         if path == "/generate":
             return httpx.Response(200, stream=Stream(self.generate(GenerateMessage.model_validate_json(body))))
+        if path == "/healthz":
+            return httpx.Response(200, json={"node_id": self.name, "incarnation": self.incarnation, "loaded": []})
         if path == "/load":
             message = RangeMessage.model_validate_json(body)
             await self.tell("loaded", version=message.version)
@@ -229,6 +233,11 @@ class FakeEngine(Host):
         yield b"data: [DONE]\n\n"
 
 
+async def near(host: str) -> list[str]:
+    """Every name is this machine's."""
+    return ["127.0.0.1"]
+
+
 class World:
     """A gateway of workers named a, b, ... ; `now_s` is its clock."""
 
@@ -237,6 +246,9 @@ class World:
         *,
         num_workers: int = 2,
         config: SchedulerConfig = FAST,
+        keys: ClientKeys | None = None,
+        token: str = "",
+        origins: Sequence[str] = (),
         fingerprint: str = SHAPE.fingerprint,
         **limits,
     ) -> None:
@@ -255,14 +267,18 @@ class World:
         core = Core(config, SHAPE.info, DEMAND)
         self.driver = Driver(core, backend_client, self.gateway.meters, clock=lambda: self.now_s)
         self.gateway.drivers["tiny"] = self.gateway.workers = self.driver
-        self.frame: Frame = make_frame(self.gateway, limits=Limits(**limits))
+        nodes = NodeAccess(is_local=True, resolve=near)
+        self.frame: Frame = make_frame(
+            self.gateway, limits=Limits(**limits), token=token, nodes=nodes, keys=keys, origins=origins
+        )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")
         for worker in self.workers:
             worker.post = self.post
 
-    async def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+    async def post(self, path: str, body: Any, *, headers: dict[str, str] | None = None) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body)
-        return await self.client.post(path, content=content, **more)
+        headers = {"content-type": "application/json"} | (headers or {})
+        return await self.client.post(path, content=content, headers=headers)
 
     async def get(self, path: str) -> httpx.Response:
         return await self.client.get(path)
@@ -327,7 +343,7 @@ def text_of(body: bytes | str) -> str:
 class Caller:
     """A client that reads a streamed answer as it comes, or does not, or hangs up."""
 
-    def __init__(self, world_frame: Frame, path: str, body: Any) -> None:
+    def __init__(self, world_frame: Frame, path: str, body: Any, *, bearer: str = "") -> None:
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -338,7 +354,7 @@ class Caller:
             "root_path": "",
             "query_string": b"",
             "scheme": "http",
-            "headers": [],
+            "headers": [(b"authorization", b"Bearer " + bearer.encode())] if bearer else [],
             "server": ("gateway", 80),
             "client": ("caller", 1),
         }

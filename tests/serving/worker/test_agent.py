@@ -137,9 +137,17 @@ def test_a_refusal_that_waiting_does_not_change_ends_the_worker(status_and_code)
         live(refusal(*status_and_code))
 
 
-def test_a_worker_whose_name_another_took_ends():
-    with pytest.raises(UsageError, match="409 node-stale"):
-        live(desired(), refusal(409, "node-stale"))
+def test_a_worker_whose_name_is_another_s_from_the_start_ends():
+    with pytest.raises(UsageError, match="409 node-name-taken"):
+        live(refusal(409, "node-name-taken"))
+
+
+@pytest.mark.parametrize("code", ["node-stale", "join-again"])
+def test_a_worker_that_had_its_name_before_another_took_it_waits_to_have_it_again(code):
+    """Found in a review: a second worker with the same --id threw the healthy one out for good."""
+    taken = refusal(409, "node-name-taken")
+    _, gateway, _ = live(desired(), refusal(409, code), taken, taken, desired())
+    assert gateway.paths == ["join", "heartbeat", "join", "join", "join", "heartbeat"]
 
 
 def test_a_worker_whose_clock_was_set_back_waits_for_its_former_life_to_be_forgotten():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.http import Frame, Limits, Message, Realm, Receive, Scope, Send, bearer_of, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, render
-from strata.serving.gateway import nodes
+from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.keys import ClientKeys
+from strata.serving.gateway.nodes import routes as node_routes
 from strata.serving.gateway.openai import (
     ApiError,
     ChatRequest,
@@ -28,6 +30,7 @@ from strata.serving.gateway.openai import (
     goal_s,
     parse,
 )
+from strata.serving.gateway.openapi import document
 from strata.serving.gateway.response import GenerationResponse
 
 KINDS: Final[dict[type[GenerationRequest], str]] = {
@@ -40,10 +43,52 @@ KINDS: Final[dict[type[GenerationRequest], str]] = {
 """What is scheduled, and how the ids of such requests begin."""
 
 
+REQUEST_ID: Final = "strata.request_id"
+"""Where a request's scope has its id: the answer's header, and the end of its id in OpenAI's form."""
+
+
 class GatewayFrame(Frame):
-    """Tells clients whose requests did not end in time."""
+    """Tells clients whose requests did not end in time, gives every answer an id, and browsers leave to read it.
+
+    origins: of the pages that may ask; `*` for all.
+    """
 
     gateway: Gateway
+    origins: frozenset[str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await super().__call__(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        allowed = self._allowed(headers.get(b"origin", b""))
+        if allowed and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+            answer = [*allowed, (b"access-control-max-age", b"600")]
+            answer.append((b"access-control-allow-methods", b"GET, POST"))
+            # All that it asks for: the bearer, and what clients' libraries say of themselves.
+            answer.append((b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"*")))
+            await send({"type": "http.response.start", "status": 204, "headers": answer})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        scope[REQUEST_ID] = request_id = self.gateway.new_id()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *allowed]
+            await send(message)
+
+        await super().__call__(scope, receive, sending)
+
+    def _allowed(self, origin: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the headers that let a page of this origin read an answer."""
+        if not origin or not self.origins.intersection(("*", origin.decode("latin-1"))):
+            return []
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"x-request-id, retry-after"),
+            (b"vary", b"origin"),
+        ]
 
     def give_up(self) -> None:
         """End all requests with an honest error."""
@@ -56,10 +101,15 @@ def make_frame(
     *,
     limits: Limits,
     token: str = "",
-    node_token: str = "",
+    keys: ClientKeys | None = None,
+    nodes: NodeAccess = NOBODY,
+    origins: Sequence[str] = (),
     lifespan: Callable[[AsyncExitStack], Awaitable[None]] | None = None,
 ) -> GatewayFrame:
-    """Return the gateway as an ASGI application; `lifespan` starts what runs beside it."""
+    """Return the gateway as an ASGI application; `lifespan` starts what runs beside it.
+
+    token: what opens all but nodes' paths; keys open OpenAI's, within limits. origins: of pages that may ask.
+    """
 
     @asynccontextmanager
     async def live(_app: Starlette) -> AsyncIterator[None]:
@@ -75,7 +125,7 @@ def make_frame(
         body = {"status": "unavailable", "reason": trouble} if trouble else {"status": "ok"}
         return JSONResponse(body, 503 if trouble else 200)
 
-    endpoints = _Endpoints(gateway)
+    endpoints = _Endpoints(gateway, keys)
     app = Starlette(
         routes=[
             *(endpoints.generation(kind, prefix) for kind, prefix in KINDS.items()),
@@ -85,7 +135,8 @@ def make_frame(
             Route("/status", endpoints.status),
             Route("/metrics", endpoints.metrics),
             Route("/healthz", health),
-            *nodes.routes(gateway),
+            Route("/openapi.json", endpoints.openapi),
+            *node_routes(gateway, nodes),
         ],
         lifespan=live,
         exception_handlers=dict.fromkeys((HTTPException, ApiError, Exception), _error),
@@ -94,22 +145,22 @@ def make_frame(
         app,
         realms=[
             Realm("/", token, drains=False),
-            Realm("/v1/", token),
-            Realm("/nodes/", node_token, drains=False),
+            Realm("/v1/", token, opens=lambda bearer: bool(keys and keys.find(bearer))),
+            Realm("/nodes/", nodes.token, drains=False),
             Realm("/healthz", drains=False),
         ],
         limits=limits,
         requests=gateway.meters.http,
     )
-    frame.gateway = gateway
+    frame.gateway, frame.origins = gateway, frozenset(origins)
     return frame
 
 
 class _Endpoints:
     """What clients and operators ask."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+    def __init__(self, gateway: Gateway, keys: ClientKeys | None) -> None:
+        self.gateway, self.keys = gateway, keys
 
     def generation(self, kind: type[GenerationRequest], prefix: str) -> Route:
         """Return the route of an endpoint whose requests are scheduled; `prefix` begins their ids."""
@@ -120,6 +171,9 @@ class _Endpoints:
         return Route(kind.path, generate, methods=["POST"])
 
     async def _generate(self, kind: type[GenerationRequest], request: Request, prefix: str) -> Response:
+        key = self.keys and self.keys.find(bearer_of(request.scope["headers"]))
+        if key and self.keys:
+            self.keys.admit(key)
         generation = parse(kind, await request.body())
         ttft_goal_s, tpot_goal_s = (
             goal_s(request.headers, header) for header in ("x-strata-ttft-ms", "x-strata-tpot-ms")
@@ -127,7 +181,7 @@ class _Endpoints:
         driver = self.gateway.drivers.get(generation.model)
         if driver is None:
             raise self._no_model(generation.model)
-        request_id = f"{prefix}-{self.gateway.new_id()}"
+        request_id = f"{prefix}-{request.scope[REQUEST_ID]}"
         stream = driver.submit(
             generation,
             request_id,
@@ -135,8 +189,9 @@ class _Endpoints:
             ttft_goal_s=ttft_goal_s,
             tpot_goal_s=tpot_goal_s,
         )
+        counted = self.keys.counted(key, lambda: stream.usage.num_tokens) if key and self.keys else nullcontext()
         # An ASGI application in all but name: Starlette only calls it.
-        return GenerationResponse(driver, stream)  # type: ignore[return-value]
+        return GenerationResponse(driver, stream, counted)  # type: ignore[return-value]
 
     async def models(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_card(name) for name in self.gateway.drivers]})
@@ -150,6 +205,9 @@ class _Endpoints:
     def _no_model(self, name: str) -> ApiError:
         known = ", ".join(sorted(self.gateway.drivers)) or "none yet"
         return ApiError(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
+
+    async def openapi(self, _request: Request) -> Response:
+        return JSONResponse(document(KINDS))
 
     async def decision(self, request: Request) -> Response:
         request_id = request.path_params["id"]
@@ -183,7 +241,7 @@ def _finite(data: Any) -> Any:
 async def _error(_request: Request, error: Exception) -> Response:
     """Give every error the form of OpenAI's API; the frame logs those that are ours."""
     if isinstance(error, ApiError):
-        return Response(error.body, error.status, media_type="application/json")
+        return Response(error.body, error.status, error.headers, "application/json")
     status, message, code, headers = 500, "internal error", "internal", None
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, error.detail, error.headers

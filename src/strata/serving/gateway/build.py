@@ -7,18 +7,21 @@ import logging
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import httpx
 
 from strata.clock import Clock
 from strata.net.http import Frame, Limits
+from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.backend import BackendClient
 from strata.serving.gateway.discovery import Backend, Watcher, model_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.keys import ClientKeys
 from strata.serving.gateway.workers import Workers
 from strata.serving.hosted import HostedModel
 from strata.serving.live.config import SchedulerConfig
@@ -43,7 +46,8 @@ SILENCE_S: Final = 120.0
 class GatewaySettings:
     """What a gateway is told. model: the workers', with its tokenizer; None to take no workers.
 
-    silence_s: longest wait for the next piece of a stream from an engine.
+    token, keys, nodes, origins: as `make_frame` takes them. silence_s: longest wait for the next piece of a stream
+    from an engine. authority: whose certificates nodes and engines may show, besides the system's.
     """
 
     config: SchedulerConfig
@@ -51,8 +55,11 @@ class GatewaySettings:
     backends: tuple[Backend, ...] = ()
     limits: Limits = field(default_factory=Limits)
     token: str = ""
-    node_token: str = ""
+    keys: ClientKeys | None = None
+    nodes: NodeAccess = NOBODY
+    origins: tuple[str, ...] = ()
     backend_token: str = ""
+    authority: Path | None = None
     silence_s: float = SILENCE_S
 
 
@@ -64,7 +71,9 @@ def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[
         gateway,
         limits=settings.limits,
         token=settings.token,
-        node_token=settings.node_token,
+        keys=settings.keys,
+        nodes=settings.nodes,
+        origins=settings.origins,
         lifespan=builder.start,
     )
     return gateway, frame
@@ -88,7 +97,7 @@ class _Builder:
         settings = self.settings
         if settings.model:
             model, tokenizer = settings.model
-            client = await stack.enter_async_context(node_client(settings.node_token))
+            client = await stack.enter_async_context(node_client(settings.nodes.token, settings.authority))
             workers = Workers(
                 client,
                 model,
@@ -96,9 +105,9 @@ class _Builder:
                 default_tokens=DEMAND.output_tokens,
                 silence_s=settings.limits.answer_s,
             )
-            self.gateway.workers = self._driver(model.info, workers)
+            self.gateway.workers = self._driver(model.info, workers, is_shown=not settings.backends)
         if settings.backends:
-            client = await stack.enter_async_context(node_client(settings.backend_token))
+            client = await stack.enter_async_context(node_client(settings.backend_token, settings.authority))
             tasks = TaskSet(lambda error: log.error("a background task ended unexpectedly", exc_info=error))
             stack.push_async_callback(tasks.close)
             for number, backend in enumerate(settings.backends):
@@ -106,15 +115,17 @@ class _Builder:
                     self._engines(backend.model, client)
                 tasks.start(self._serve_backend(backend, f"backend-{number}", client))
 
-    def _driver(self, model: ModelInfo, backend_client: BackendClient) -> Driver:
+    def _driver(self, model: ModelInfo, backend_client: BackendClient, *, is_shown: bool = True) -> Driver:
         core = Core(self.settings.config, model, DEMAND, learns=True)
         driver = Driver(core, backend_client, self.gateway.meters, clock=self.clock)
-        self.gateway.drivers[driver.name] = driver
+        if is_shown:  # or, before engines that may be all there is, as soon as a worker joins
+            self.gateway.drivers[driver.name] = driver
         return driver
 
     def _engines(self, model: str, client: httpx.AsyncClient) -> Driver:
         """Return the driver of that name: of the model's engines, or of the workers' model."""
-        if driver := self.gateway.drivers.get(model):
+        workers = self.gateway.workers
+        if driver := workers if workers and workers.name == model else self.gateway.drivers.get(model):
             return driver
         engines = Engines(
             client,

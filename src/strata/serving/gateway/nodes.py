@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+import httpx
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +13,7 @@ from starlette.routing import Route
 
 from strata.decision import Trust
 from strata.serving import wire
+from strata.serving.gateway.access import NodeAccess
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.openai import ApiError
@@ -22,37 +24,75 @@ from strata.serving.node import Node
 PEERS: Final = 16
 """Addresses a heartbeat is answered with: in a large cluster the others come with later ones."""
 
+ASK_S: Final = 2.0
+"""For a worker to say whether it still lives."""
+
 Read = TypeVar("Read", bound=wire.Message)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def routes(gateway: Gateway) -> list[Route]:
+def routes(gateway: Gateway, access: NodeAccess) -> list[Route]:
     """Return the endpoints."""
     return [
-        Route("/nodes/join", _endpoint(gateway, wire.JoinMessage, _join), methods=["POST"]),
-        Route("/nodes/heartbeat", _endpoint(gateway, wire.HeartbeatMessage, _heartbeat), methods=["POST"]),
-        Route("/nodes/leave", _endpoint(gateway, wire.LeaveMessage, _leave), methods=["POST"]),
-        Route("/nodes/loaded", _endpoint(gateway, wire.LoadedMessage, _loaded), methods=["POST"]),
+        Route("/nodes/join", _endpoint(gateway, access, wire.JoinMessage, _join), methods=["POST"]),
+        Route("/nodes/heartbeat", _endpoint(gateway, access, wire.HeartbeatMessage, _heartbeat), methods=["POST"]),
+        Route("/nodes/leave", _endpoint(gateway, access, wire.LeaveMessage, _leave), methods=["POST"]),
+        Route("/nodes/loaded", _endpoint(gateway, access, wire.LoadedMessage, _loaded), methods=["POST"]),
     ]
 
 
 def _endpoint(
-    gateway: Gateway, kind: type[Read], handle: Callable[[Gateway, Driver, Read], wire.Desired | None]
+    gateway: Gateway,
+    access: NodeAccess,
+    kind: type[Read],
+    handle: Callable[[Gateway, Driver, Read], wire.Desired | None],
 ) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         driver = gateway.workers
         if driver is None:
             raise ApiError(404, "this gateway does not accept workers", "no-workers")
+        access.check_request(request)
         try:
             message = kind.model_validate_json(await request.body())
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise ApiError(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid_value") from None
+        if isinstance(message, wire.JoinMessage):
+            await access.check_url(message.url, request)
+            await _end_former_life(driver, message)
         answer = handle(gateway, driver, message)
         return Response(answer.model_dump_json() if answer else b"{}", media_type="application/json")
 
     return endpoint
+
+
+async def _end_former_life(driver: Driver, message: wire.JoinMessage) -> None:
+    """Let a node that is known from another life go, unless it lives: then the name is taken.
+
+    Which of two started later is not asked: a clock may be set back, and anybody may claim any number.
+    """
+    client, node_id = driver.backend_client, message.node_id
+    known = driver.core.incarnation(node_id)
+    if known is None or known == message.incarnation:
+        return
+    if await is_alive(client.client, client.urls.get(node_id, ""), node_id, known):
+        problem = f"another worker is called {node_id} and answers: give this one an --id of its own"
+        raise ApiError(409, problem, "node-name-taken", param="node_id")
+    if driver.core.incarnation(node_id) == known:
+        driver.post(Leave(node_id, known))
+
+
+async def is_alive(client: httpx.AsyncClient, url: str, node_id: str, incarnation: int) -> bool:
+    """Return whether a worker answers at an address in the life that it joined in."""
+    try:
+        answer = (await client.get(f"{url}/healthz", timeout=ASK_S)).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return False
+    return isinstance(answer, dict) and (answer.get("node_id"), answer.get("incarnation")) == (
+        node_id,
+        incarnation,
+    )
 
 
 def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.Desired:
@@ -60,8 +100,6 @@ def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.D
         raise ApiError(409, "whole engines cannot join: name them with --backend", "whole-engine")
     if gateway.fingerprint and message.fingerprint != gateway.fingerprint:
         raise ApiError(409, f"{message.node_id} hosts a different model than this gateway", "other-model")
-    if not message.url.startswith(("http://", "https://")):
-        raise ApiError(422, "url must begin with http:// or https://", "invalid_value", param="url")
     node = Node(
         message.node_id,
         message.compute_capability,
@@ -71,6 +109,7 @@ def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.D
         message.url,
         trust=Trust.MEASURED,
     )
+    gateway.drivers.setdefault(driver.name, driver)
     _check(driver.post(Join(node, message.incarnation)))
     driver.backend_client.urls[message.node_id] = message.url.rstrip("/")
     return _desired(driver, message.node_id)

@@ -65,6 +65,11 @@ class ApiError(Exception):
         self.status, self.code, self.retry_after_s = status, code, retry_after_s
         self.body = body or error_body(message, kind=kind_of(status), code=code, param=param)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to come again, where that is known."""
+        return {} if self.retry_after_s is None else {"retry-after": f"{max(1, round(self.retry_after_s))}"}
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -73,9 +78,14 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
 
+    @property
+    def num_tokens(self) -> int:
+        """Both together."""
+        return self.prompt_tokens + self.completion_tokens
+
     def to_dict(self) -> dict[str, int]:
         """Return the form of OpenAI's API."""
-        return asdict(self) | {"total_tokens": self.prompt_tokens + self.completion_tokens}
+        return asdict(self) | {"total_tokens": self.num_tokens}
 
 
 Tokens = Annotated[int, Field(ge=0, le=10**7)]

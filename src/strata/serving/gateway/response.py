@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AbstractContextManager
 
 from strata.net.http import Receive, Scope, Send
 from strata.serving.gateway.driver import Driver
@@ -14,12 +15,16 @@ from strata.serving.gateway.request_stream import Piece, RequestStream
 class GenerationResponse:
     """An ASGI response. Whatever ends it (the client has gone, stalls, the time is up), the request ends too."""
 
-    def __init__(self, driver: Driver, stream: RequestStream) -> None:
-        self.driver, self.stream = driver, stream
+    def __init__(self, driver: Driver, stream: RequestStream, counted: AbstractContextManager[None]) -> None:
+        self.driver, self.stream, self.counted = driver, stream, counted
         self.writer = Writer(stream.request, stream.request_id, stream.created)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, listening for the client to hang up."""
+        with self.counted:
+            await self._answer(receive, send)
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
         write = asyncio.create_task(self._write(send))
         gone = asyncio.create_task(_gone(receive))
         try:
@@ -49,9 +54,8 @@ class GenerationResponse:
                 # The status is long sent: an error event says so, and no [DONE] pretends that this was all.
                 await send({"type": "http.response.body", "body": b"data: " + fault.body + b"\n\n"})
                 return
-            headers = {b"content-length": b"%d" % len(fault.body)}
-            if fault.retry_after_s is not None:
-                headers[b"retry-after"] = b"%d" % max(1, round(fault.retry_after_s))
+            headers = {name.encode(): value.encode() for name, value in fault.headers.items()}
+            headers[b"content-length"] = b"%d" % len(fault.body)
             await _start(send, fault.status, b"application/json", headers)
             await send({"type": "http.response.body", "body": fault.body})
 

@@ -80,6 +80,10 @@ class Core:
             due.append(now_s + self.config.heartbeat_interval_s)
         return max(now_s, min(due)) if due else None
 
+    def incarnation(self, node_id: str) -> int | None:
+        """Return the life of a node that is in; None where it is not."""
+        return self._members[node_id].incarnation if node_id in self._members else None
+
     def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
         """Return what a node should hold: (version, first, end)."""
         return self._rollout.desired(node_id)

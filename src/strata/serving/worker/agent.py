@@ -48,7 +48,7 @@ class Agent:
         self.card, self.gateway, self.worker = card, gateway, worker
         self.peers: Mapping[str, str] = {}
         self.heartbeat_interval_s = LONGEST_WAIT_S
-        self.is_joined = False
+        self.is_joined = self.has_joined = False
         self._hop_s: dict[str, float] = {}
         self._measure, self._sleep = measure, sleep
 
@@ -100,19 +100,17 @@ class Agent:
             except ValueError as error:  # something else answers at its address
                 log.warning("what answers at this address is not a gateway: %s", error)
                 return False
-            self.is_joined = True
+            self.is_joined = self.has_joined = True
             self._heed(desired, held)
             return True
-        is_heartbeat = self.is_joined
-        if answer.status == 409 and answer.code == "join-again":
+        if answer.status == 409 and answer.code in ("join-again", "node-stale"):
             self.is_joined = False
-        elif (
-            answer.status < 500 and answer.status not in PATIENT and (is_heartbeat or answer.code != "node-stale")
-        ):
-            # A stale join may follow a clock set back, and the former life is forgotten in time.
+        elif answer.code == "node-name-taken" and self.has_joined:
+            pass  # it was this one's name: whoever has it now may go again
+        elif answer.status < 500 and answer.status not in PATIENT:
             detail = answer.code or answer.body[:200].decode(errors="replace")
             raise UsageError(
-                f"the gateway refuses {self.card.node_id}: {answer.status} {detail}",
+                f"the gateway refuses {self.card.node_id}: {answer.status} {answer.message or detail}",
                 hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
             )
         log.warning("the gateway answered %d %s", answer.status, answer.code)

@@ -129,7 +129,8 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return Response(status_code=DONE)
 
     async def health(_request: Request) -> Response:
-        return JSONResponse({"node_id": worker.node_id, "loaded": list(worker.holder.loaded)})
+        loaded = list(worker.holder.loaded)
+        return JSONResponse({"node_id": worker.node_id, "incarnation": worker.incarnation, "loaded": loaded})
 
     async def metrics(_request: Request) -> Response:
         return PlainTextResponse(render(registry), headers={"content-type": CONTENT_TYPE})

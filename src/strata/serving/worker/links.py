@@ -27,11 +27,12 @@ STEP_HEADER: Final = "strata-step"
 
 
 class GatewayReply(NamedTuple):
-    """Of the gateway: its status, the token of the reason where there is one, and the body."""
+    """Of the gateway: its status, the token of the reason where there is one, the body, and what it says of it."""
 
     status: int
     code: str
     body: bytes
+    message: str = ""
 
 
 class Unreachable(StrataError):
@@ -52,16 +53,18 @@ class HttpGateway:
             )
         except httpx.HTTPError as error:
             raise Unreachable(f"{self._url}{path}: {type(error).__name__}: {error}") from error
-        return GatewayReply(answer.status_code, _code(answer), answer.content)
+        return GatewayReply(
+            answer.status_code, _of_error(answer, "code"), answer.content, _of_error(answer, "message")
+        )
 
 
-def _code(answer: httpx.Response) -> str:
-    """Return the token of the reason that an error carries; empty where there is none."""
+def _of_error(answer: httpx.Response, key: str) -> str:
+    """Return what an error says under a key; empty where there is none."""
     try:
-        code = answer.json()["error"]["code"]
+        value = answer.json()["error"][key]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         return ""
-    return code if isinstance(code, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 async def hops(client: httpx.AsyncClient, peers: Mapping[str, str]) -> dict[str, float]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic, time_ns
 from typing import Final
 
@@ -34,7 +36,10 @@ DRAIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Who the worker is and where; `url` is where others reach it, `token` what all nodes show."""
+    """Who the worker is and where; `url` is where others reach it, `token` what all nodes show.
+
+    tls: what it shows itself; authority: whose certificates it believes besides the system's.
+    """
 
     node_id: str
     url: str
@@ -44,13 +49,15 @@ class WorkerSettings:
     device: str = "cpu"
     token: str = ""
     region: str = ""
+    tls: ssl.SSLContext | None = None
+    authority: Path | None = None
 
 
 def run(settings: WorkerSettings, listener: socket.socket) -> None:
     """Serve until SIGTERM. Raises UsageError where the gateway will not have this worker."""
     process = _WorkerProcess(settings)
     serve(frame(process.worker, token=settings.token, lifespan=process.lifespan, on_drain=process.leave), listener,
-          drain_s=DRAIN_S)  # fmt: skip
+          drain_s=DRAIN_S, tls=settings.tls)  # fmt: skip
     if process.error:
         raise process.error
 
@@ -59,7 +66,7 @@ class _WorkerProcess:
     def __init__(self, settings: WorkerSettings) -> None:
         self.error: BaseException | None = None
         self._settings = settings
-        self._client = node_client(settings.token)
+        self._client = node_client(settings.token, settings.authority)
         self.worker = Worker(
             settings.node_id,
             settings.shape.hosted,
@@ -78,6 +85,7 @@ class _WorkerProcess:
             fingerprint=settings.shape.fingerprint,
             **settings.hardware._asdict(),
         )
+        self.worker.incarnation = card.incarnation
         self.agent = Agent(
             card, HttpGateway(self._client, settings.gateway), self.worker,
             measure=lambda peers: hops(self._client, peers),

@@ -50,6 +50,7 @@ class Worker:
         self.node_id, self.model, self.maker, self.peers = node_id, model, maker, peers
         self.holder = Holder(model, maker, memory_bytes=memory_bytes, slots=slots)
         self.driver = ChainDriver(step_limit_s=step_limit_s)
+        self.incarnation = 0  # the process's to say
         self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
         self._clock, self._lease_s, self._step_limit_s = clock, lease_s, step_limit_s
         self._pulse: tuple[float, Future[None]] | None = None
