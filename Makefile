@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs man clean
+.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs man site clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,7 +36,7 @@ test-laws: $(VENV)/dev.stamp  ## run the properties with ROUNDS times new random
 	done
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
-	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' py-spy stable-baselines3 playwright axe-playwright-python nvidia-cuda-runtime-cu12
+	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' py-spy stable-baselines3 playwright axe-playwright-python nbclient ipykernel nvidia-cuda-runtime-cu12
 	touch $@
 
 # Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.
@@ -76,6 +76,9 @@ check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python docs/generate.py --check
+
+site: $(VENV)/dev.stamp  ## build the documentation as a site into build/site
+	$(BIN)/python docs/site.py build/site
 
 man: $(VENV)/dev.stamp  ## write a man page for every command into build/man
 	$(BIN)/python docs/man.py build/man

@@ -1,4 +1,4 @@
-"""README: what it shows below a command is what the command prints; `[...]` stands for anything."""
+"""README and tutorials: what they show below a command is what it prints; `[...]` stands for anything."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from strata.training.plan.baselines import nsga2
 from tests import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIALS = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs/tutorials").glob("*.md")))
 DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 LIVE = re.search(r"<!-- live demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 SHOWN = [
     shown
-    for block in re.findall(r"^```\n(\$ .*?)^```", README, re.DOTALL | re.MULTILINE)
+    for block in re.findall(r"^```\n(\$ .*?)^```", TUTORIALS, re.DOTALL | re.MULTILINE)
     for shown in re.findall(r"^\$ strata ([^\n]*)\n(.*?)(?=^\$ |\Z)", block, re.DOTALL | re.MULTILINE)
     # Speeds are of one machine, Sailor's cases and tenants of a device are not here.
     if not shown[0].startswith(("bench ", "run ", "slices"))
