@@ -19,7 +19,7 @@ from strata.fleet.fleet import Domain, Fleet
 from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
+from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNode
 from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
@@ -142,7 +142,16 @@ def pool_of(
         SPARE * demand.rate_per_s * demand.output_tokens or np.inf,
     )
     hops = _hops(nodes, demand.batch * model.hidden_bytes)
-    return NodePool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held)
+    kv = KvRoom(
+        tuple(float("inf") if node.model else float(free) for node, free in zip(nodes, usable, strict=True)),
+        tuple(np.asarray(model.weight_bytes_before, dtype=float).tolist()),
+        (0.0, *np.cumsum(model.kv_bytes(demand.kv_tokens)).tolist()),
+        model.embedding_bytes,
+        model.head_bytes,
+        model.tied_bytes,
+        MOST_SEQUENCES,
+    )
+    return NodePool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held, kv=kv)
 
 
 def layout_of(

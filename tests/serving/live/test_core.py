@@ -100,7 +100,7 @@ def test_a_request_on_two_pipelines_of_a_lost_node_is_taken_back_once():
 
 def test_survivors_take_over_the_layers_of_a_lost_node_where_they_have_room():
     """The peer cannot repair by trimming alone (facts F6)."""
-    cluster = Cluster("a", "b", "c")
+    cluster = Cluster(*(node(name, hop_s=dict.fromkeys("abc", 1e-3)) for name in "abc"))
     assert [sorted(p) for p in cluster.pipelines] == [["a", "b", "c"]]
     cluster.silent.add("b")
     cluster.send(request("r"))

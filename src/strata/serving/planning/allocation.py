@@ -57,9 +57,10 @@ def pipeline_of(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -
 
 
 def performance_of(pool: NodePool, members: list[int], counts: Sequence[int]) -> Performance:
-    """Return what one pipeline gives: enough microbatches in flight, so its slowest stage sets the pace."""
+    """Return what one pipeline gives with as many microbatches in flight as keep it busy, or as fit."""
     times = stages_s(pool, members, counts)
-    return Performance(pool.batch / max(times), sum(times) + pool.cycle_s(members))
+    decode_s = sum(times) + pool.cycle_s(members)
+    return Performance(pool.rate(members, counts, slowest_s=max(times), decode_s=decode_s), decode_s)
 
 
 def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:

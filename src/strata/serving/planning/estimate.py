@@ -144,7 +144,7 @@ def _pipeline(
             for stage, step_s, server in zip(stages, steps_s, served, strict=True)
         ),
         slots=slots,
-        tokens_per_s=min(performance.tokens_per_s, slots / performance.decode_s),
+        tokens_per_s=performance.tokens_per_s,
         requests_per_s=most.requests_per_s,
         goodput_per_s=most.goodput_per_s,
         decode_s=performance.decode_s,

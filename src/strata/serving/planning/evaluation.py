@@ -133,7 +133,7 @@ class RingEvaluator:
         slowest_s, decode_s = max(times_s), sum(times_s) + self.pool.cycle_s(members)
         if decode_s == math.inf:  # No link joins two of them.
             return None
-        rate = self.pool.batch / slowest_s if slowest_s > 0 else math.inf
+        rate = self.pool.rate(members, counts, slowest_s=slowest_s, decode_s=decode_s)
         if self._service is not None:
             rate *= self._service.share(members, counts, step_s=slowest_s, decode_s=decode_s)
         return Ring(members, rate, rate * decode_s)

@@ -24,6 +24,7 @@ SAME = 1e-9
 class Goal(StrEnum):
     """What to plan for; `both` lets one and the same plan be good in tokens/s and in decode latency.
 
+    latency: the fewest milliseconds a token; tokens/s decide between plans within a few per cent of them.
     goodput: tokens/s within the goals of requests, their prompts counted, up to what is wanted; then as `both`.
     """
 
@@ -47,7 +48,7 @@ class Weighing:
         has_floor: the tokens/s that a plan for both gives have a floor, so latency may weigh more above it.
         """
         both = 0.45 if has_floor else 0.25
-        return cls({Goal.BOTH: both, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0, Goal.GOODPUT: 0.002}[goal])
+        return cls({Goal.BOTH: both, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 50.0, Goal.GOODPUT: 0.002}[goal])
 
     def value(self, rate: float, weight: float) -> float:
         """Return what a plan of these sums is worth; minus infinity for none."""

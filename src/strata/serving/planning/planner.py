@@ -73,7 +73,10 @@ class ServingAnswer:
         if estimate is not None:
             figures = {
                 **{name: getattr(estimate, name) for name in FIGURES},
-                "stages_tokens_per_s": allocation.performance.tokens_per_s,
+                "stages_tokens_per_s": sum(
+                    job.demand.batch / max(stage.stage_s for stage in pipeline.stages)
+                    for pipeline in estimate.pipelines
+                ),
                 "bound_tokens_per_s": allocation.bound_tokens_per_s,
                 "gap": None if allocation.gap is None else max(0.0, allocation.gap),
                 "trust": str(estimate.trust),

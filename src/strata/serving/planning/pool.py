@@ -5,8 +5,9 @@ Everything a layer allocation is decided on. All times are of one decode step of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -41,6 +42,43 @@ class PoolNode:
         return self.prefix_s[end] - self.prefix_s[first]
 
 
+@dataclass(frozen=True, slots=True)
+class KvRoom:
+    """How many sequences the memory of each node keeps beside the layers it has.
+
+    usable_bytes: of each node, in the pool's order. weight_bytes_before, kv_bytes_before: of layers before each of
+    L + 1 borders, the latter of one sequence at its end. tied_bytes: of embedding and head, kept once. most:
+    sequences at once on a node, whatever its memory.
+    """
+
+    usable_bytes: tuple[float, ...]
+    weight_bytes_before: tuple[float, ...]
+    kv_bytes_before: tuple[float, ...]
+    embedding_bytes: float
+    head_bytes: float
+    tied_bytes: float
+    most: int
+
+    def only(self, kept: Sequence[int]) -> KvRoom:
+        """Return the same for some of the nodes, in the order given."""
+        return replace(self, usable_bytes=tuple(self.usable_bytes[i] for i in kept))
+
+    def slots(self, members: Sequence[int], counts: Sequence[int]) -> int:
+        """Return how many sequences a pipeline keeps in flight: those of its tightest stage."""
+        weights, kv, first = self.weight_bytes_before, self.kv_bytes_before, 0
+        slots: float = self.most
+        last = len(members) - 1
+        for place, (i, count) in enumerate(zip(members, counts, strict=True)):
+            end = first + count
+            free = self.usable_bytes[i] - weights[end] + weights[first]
+            free -= (self.embedding_bytes if place == 0 else 0.0) + (self.head_bytes if place == last else 0.0)
+            free += self.tied_bytes if last == 0 else 0.0
+            if kv[end] > kv[first]:
+                slots = min(slots, max(free, 0.0) / (kv[end] - kv[first]) + 1e-9)
+            first = end
+        return int(slots)
+
+
 def equal_layers(layer_s: float, num_layers: int) -> tuple[float, ...]:
     """Return the prefix sums of layers that take equally long."""
     return tuple(layer_s * count for count in range(num_layers + 1))
@@ -51,8 +89,9 @@ class NodePool:
     """Nodes in canonical order (by id), L layers, the sequences of one decode step, and one-way hops [s].
 
     `hop_s[i, j]` is what passing activations from node i to node j adds; it need not be symmetric.
-    service: goals that requests have, where they have any. held: layers [first, end) that a node keeps ready;
-    between plans that are equal otherwise, the one that moves fewer is taken.
+    service: goals that requests have, where they have any. kv: what limits the sequences in flight, where that is
+    known; without it there are always enough to keep all stages busy. held: layers [first, end) that a node keeps
+    ready; between plans that are equal otherwise, the one that moves fewer is taken.
     """
 
     nodes: tuple[PoolNode, ...]
@@ -61,6 +100,7 @@ class NodePool:
     hop_s: Floats
     service: ServiceGoals | None = None
     held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    kv: KvRoom | None = None
 
     @classmethod
     def of(
@@ -72,13 +112,20 @@ class NodePool:
         *,
         service: ServiceGoals | None = None,
         held: Mapping[str, tuple[int, int]] | None = None,
+        kv: KvRoom | None = None,
     ) -> NodePool:
-        """Return the pool of nodes that came in any order; `hop_s` and `service` are in theirs."""
+        """Return the pool of nodes that came in any order; `hop_s`, `service` and `kv` are in theirs."""
         order = sorted(range(len(nodes)), key=lambda i: nodes[i].id)
         hops = np.asarray(hop_s, dtype=float).reshape(len(nodes), len(nodes))
         ordered = tuple(nodes[i] for i in order)
         return cls(
-            ordered, num_layers, batch, hops[np.ix_(order, order)], service and service.only(order), held or {}
+            ordered,
+            num_layers,
+            batch,
+            hops[np.ix_(order, order)],
+            service and service.only(order),
+            held or {},
+            kv and kv.only(order),
         )
 
     def only(self, kept: Sequence[int]) -> NodePool:
@@ -90,6 +137,7 @@ class NodePool:
             self.hop_s[np.ix_(kept, kept)],
             self.service and self.service.only(kept),
             self.held,
+            self.kv and self.kv.only(kept),
         )
 
     @cached_property
@@ -128,6 +176,14 @@ class NodePool:
     def regions(self) -> list[int]:
         """The region of each node: nodes joined by hops below the widest gap in the pool's latencies."""
         return _regions(self.near_s)
+
+    def rate(self, members: Sequence[int], counts: Sequence[int], *, slowest_s: float, decode_s: float) -> float:
+        """Return the tokens/s of a pipeline: its slowest stage sets the pace, and no more than its memory's
+        sequences are in flight."""
+        rate = self.batch / slowest_s if slowest_s > 0 else math.inf
+        if self.kv is None or decode_s <= 0:
+            return rate
+        return min(rate, self.kv.slots(members, counts) / decode_s)
 
     def cycle_s(self, members: list[int]) -> float:
         """Return the hops of one decode step around the members, the last back to the first included."""
