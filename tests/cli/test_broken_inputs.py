@@ -300,9 +300,10 @@ ANSWERS: Final[dict[Call, Call]] = {
 WITHOUT: Final = {
     "a scheduler that runs answers: tests/control/test_service.py": ["up", "submit", "jobs", "job", "logs",
         "cancel", "drain"],
-    "answers on stderr, or serves": ["run", "kube controller", "kube extender", "kube library", "kube webhook",
-        "serve gateway", "serve worker", "host run-layered", "host rollout init", "host rollout change",
-        "host rollout add", "host agent", "host enforce", "slices export"],
+    "answers on stderr, or serves": ["run", "kube controller", "kube dispatch", "kube extender", "kube library",
+        "kube webhook", "serve gateway", "serve worker", "host run-layered", "host rollout init",
+        "host rollout change", "host rollout add", "host agent", "host enforce", "slices export"],
+    "prints objects for kubectl: tests/cluster/dra/test_dra.py": ["kube device-claim"],
     "asks running agents: tests/host/agent/test_ranks.py": ["host ranks"],
     "measures links between running domains: tests/control/test_probing.py": ["fleet probe"],
     "takes long, needs torch, a case file or root; ends by the same `emit`": ["demo", "kpi", "testbed",

@@ -42,6 +42,10 @@ kube = _group(
             "Route suspended jobs, and take broken nodes out.",
         ),
         "crds": ("strata.cli.kube_manifests:crds", "Print the custom resource definitions, for kubectl apply."),
+        "device-claim": (
+            "strata.cli.kube_device_claim:device_claim",
+            "Print a job with its devices as Kubernetes' own device requests (DRA).",
+        ),
         "dispatch": (
             "strata.cli.kube_dispatch:dispatch",
             "Nominate worker clusters for the workloads of MultiKueue.",

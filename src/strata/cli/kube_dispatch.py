@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from strata.cli.parameters import PORT
@@ -17,16 +19,7 @@ from strata.errors import need
 @click.option("--port", type=PORT, default=9105, help="0: any that is free.")
 @click.option("--namespace", default="strata-system", help="Of the Lease that says who leads.")
 @click.option("--identity", help="Who holds the Lease.  [default: the host's name and a random word]")
-def dispatch(
-    fleet_file: str,
-    kubeconfig: str | None,
-    context: str | None,
-    workers: str | None,
-    host: str,
-    port: int,
-    namespace: str,
-    identity: str | None,
-) -> None:
+def dispatch(fleet_file: str, **options: Any) -> None:
     """Nominate worker clusters for the workloads of MultiKueue, with the reasons in a condition of each.
 
     FLEET says of each worker cluster what its devices cost and how fast data gets there: a domain whose driver is
@@ -48,19 +41,11 @@ def dispatch(
     from strata.net.server import listen
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    fleet = load_fleet(fleet_file)
+    fleet, kubeconfig, context = load_fleet(fleet_file), options.pop("kubeconfig"), options.pop("context")
     known = worker_clusters_of(fleet, load_drivers(fleet_file))
     manager = connect(kubeconfig=kubeconfig, context=context)
     lease = connect(kubeconfig=kubeconfig, context=context, timeout_s=3.0)
-    with listen(host, port) as listener:
+    workers = options.pop("workers") or kubeconfig
+    with listen(options.pop("host"), options.pop("port")) as listener:
         click.echo(f"dispatcher answers at port {listener.getsockname()[1]}")
-        run(
-            listener,
-            manager,
-            lease,
-            fleet=fleet,
-            known=known,
-            workers_kubeconfig=workers or kubeconfig,
-            namespace=namespace,
-            identity=identity,
-        )
+        run(listener, manager, lease, fleet=fleet, known=known, workers_kubeconfig=workers, **options)

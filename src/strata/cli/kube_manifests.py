@@ -30,7 +30,7 @@ def crds(with_profiles: bool, output: str) -> None:
     from strata.cluster.api.crd import manifests
 
     objects = [*manifests.crds(), *(manifests.profiles() if with_profiles else ())]
-    _print(objects, output)
+    print_objects(objects, output)
 
 
 @click.command()
@@ -45,7 +45,7 @@ def flavors(output: str) -> None:
     from strata.cluster.kueue.flavors import flavors as flavors_of
 
     objects = flavors_of(bundled_profiles())
-    _print(objects, output)
+    print_objects(objects, output)
 
 
 @click.command()
@@ -64,7 +64,8 @@ def library(folder: Path) -> None:
     click.echo(f"the quota library is {install(folder)}", err=True)
 
 
-def _print(objects: Sequence[Any], output: str) -> None:
+def print_objects(objects: Sequence[Any], output: str) -> None:
+    """Print objects as kubectl takes them."""
     if output == "json":
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}
         click.echo(json.dumps(listed, indent=2, ensure_ascii=False, allow_nan=False))

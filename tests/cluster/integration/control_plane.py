@@ -30,6 +30,7 @@ CONTROLLERS = (
     "daemonset-controller",
     "garbage-collector-controller",
     "disruption-controller",
+    "resourceclaim-controller",
 )
 """Not node-lifecycle: without kubelets it would mark every node NotReady after 50 s. Not pod-garbage-collector and
 not taint-eviction either: what becomes of a pod is for the tests to say."""

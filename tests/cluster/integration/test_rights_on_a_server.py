@@ -11,7 +11,12 @@ from tests.cluster.integration.definitions import define
 from tests.support.real_processes import until
 
 OURS = ["computenodes", "runtimeprofiles", "computeclaims"]
-LISTED = {"": ["nodes", "pods"], "batch": ["jobs"], "ai.compute": OURS}
+LISTED = {
+    "": ["nodes", "pods"],
+    "batch": ["jobs"],
+    "resource.k8s.io": ["resourceslices", "resourceclaims"],
+    "ai.compute": OURS,
+}
 
 
 @pytest.fixture(scope="module")

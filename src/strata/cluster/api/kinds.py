@@ -61,6 +61,9 @@ RAY_JOB: Final = ObjectKind("ray.io", "v1", "RayJob", "rayjobs")
 SUSPENDABLE: Final = (JOB, JOB_SET, TRAIN_JOB, PYTORCH_JOB, RAY_JOB)
 """Kinds that are held back by a field `suspend` until they are routed."""
 
+RESOURCE_SLICE: Final = ObjectKind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", is_namespaced=False)
+RESOURCE_CLAIM: Final = ObjectKind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+
 ADMISSION_CHECK: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False
 )

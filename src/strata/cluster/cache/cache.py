@@ -21,6 +21,7 @@ from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_wr
 from strata.cluster.api.pod_requests import amounts_of
 from strata.cluster.cache.allocation import PodSeen, Use, devices_of, free_of, pod_seen, uses_of
 from strata.cluster.cache.snapshot import ClusterSnapshot
+from strata.cluster.dra.allocated import ClaimedDevices
 from strata.cluster.scheduling.host import PodRequests, sum_of
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -38,6 +39,8 @@ WATCHED: Final = (
     kinds.RUNTIME_PROFILE,
     kinds.COMPUTE_CLAIM,
     kinds.POD,
+    kinds.RESOURCE_SLICE,
+    kinds.RESOURCE_CLAIM,
     *kinds.SUSPENDABLE,
 )
 """What the cache is told of."""
@@ -98,6 +101,7 @@ class ClusterCache:
         self._on_node: dict[str, set[str]] = {}
         self._bound: dict[str, dict[str, PodRequests]] = {}
         self._node_of_pod: dict[str, str] = {}
+        self._claimed, self._has_claims_news = ClaimedDevices(), False
         self._index: Index | None = None
         self._dirty: set[str] = set()
         self._closed: set[str] = set()
@@ -136,6 +140,10 @@ class ClusterCache:
     @property
     def index(self) -> Index:
         """The index of all that was told."""
+        if self._has_claims_news:
+            self._has_claims_news = False
+            for node in self._claimed.look():
+                self._touch(node)
         if self._index is None:
             self._index = Index.of(Cluster(tuple(self._state(name) for name in sorted(self._names()))))
             self.grown += 1
@@ -243,6 +251,9 @@ class ClusterCache:
             self._take_compute_node(key, obj)
         elif kind == kinds.RUNTIME_PROFILE:
             self._take_profile(key, obj)
+        elif kind in self._claimed.objects:
+            _put(self._claimed.objects[kind], key, obj)
+            self._has_claims_news = True
         elif kind in self._plain:
             _put(self._plain[kind], key, obj)
         elif kind in kinds.SUSPENDABLE:
@@ -376,6 +387,7 @@ class ClusterCache:
             return {key.removeprefix(prefix) for key in self.jobs if key.startswith(prefix)}
         of_kind: Mapping[ObjectKind, Mapping[str, Any]] = {
             **self._plain,
+            **self._claimed.objects,
             kinds.NODE: self.nodes,
             kinds.COMPUTE_NODE: self.compute_nodes,
             kinds.RUNTIME_PROFILE: self._own_profiles,
@@ -393,6 +405,7 @@ class ClusterCache:
         uses = [
             use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
         ]
+        uses += self._claimed.uses(fingerprint)
         vendors = self._vendors()
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         on_it = [*self._bound.get(name, {}).values(), *(use.requests for use in uses)]

@@ -46,7 +46,7 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
     Changes `cache`: what is decided now is decided as if the subject had no places yet. Raises UsageError for what
     is not there, BadFile for what asks for nothing, or for what contradicts itself.
     """
-    kind, obj = _target_object(objects, target, namespace)
+    kind, obj = target_object(objects, target, namespace)
     if kind == kinds.COMPUTE_CLAIM:
         owner: Mapping[str, Any] = next(iter(kinds.meta(obj).get("ownerReferences") or ()), {})
         subject = "/".join((str(owner.get("kind", kind.kind)), namespace, str(owner.get("name", name_of(obj)))))
@@ -123,7 +123,8 @@ def _claims(objects: Objects) -> dict[str, Object]:
     return {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]}
 
 
-def _target_object(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
+def target_object(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
+    """Return the object that `NAME` (a pod) or `KIND/NAME` is. Raises UsageError where there is none."""
     word, slash, name = target.partition("/")
     if not slash:
         word, name = "pod", target

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from strata.cluster.api.actions import Action, Patch, event, ref_of
 from strata.cluster.api.applier import Failure
 from strata.cluster.api.jobs import Job
 from strata.cluster.api.kinds import WORKLOAD, Object, annotations_of, is_true, meta, name_of
 from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.informer import Informer
 from strata.cluster.kueue.workload import gang_of, request_of
 from strata.cluster.multikueue import workloads as multikueue
 from strata.cluster.multikueue.experience import Experience, what_it_says
@@ -44,17 +45,6 @@ WAIT_S: Final = 300.0
 """How long room is waited for until clusters that have the cards may queue it: they might preempt others."""
 
 
-class Worker(Protocol):
-    """A worker cluster that is followed: an `Informer`."""
-
-    cache: ClusterCache
-    lock: Any
-
-    def unready(self) -> str:
-        """Return why the cache should not be trusted, empty where it may be."""
-        ...
-
-
 @dataclass(slots=True)
 class _Round:
     """What a workload is offered: by cluster, with the place that is counted on. judged: those that refused."""
@@ -74,6 +64,9 @@ class _Seen:
     unseen: str = ""
 
 
+_UNKNOWN: Final = _Seen(None, unseen="no domain of the fleet file has it as its context")
+
+
 @dataclass
 class Dispatcher:
     """workers: the clusters whose devices are followed, by the name of their MultiKueueCluster.
@@ -83,7 +76,7 @@ class Dispatcher:
 
     fleet: Fleet
     known: Mapping[str, WorkerCluster]
-    workers: Mapping[str, Worker]
+    workers: Mapping[str, Informer]
     writes_claims: bool = True
     experience: Experience = field(default_factory=Experience)
     _rounds: dict[str, _Round] = field(default_factory=dict)
@@ -110,7 +103,8 @@ class Dispatcher:
         if not queue:
             return
         seen = {name: _look(worker) for name, worker in self.workers.items()}
-        away = {name: why for name, obj in clusters.items() if (why := multikueue.fault(obj))}
+        every = {name for names in lists.values() for name in names}
+        away = {name: why for name in every if (why := multikueue.fault(clusters.get(name)))}
         indexes = {name: each.index for name, each in seen.items() if each.index is not None}
         to_decide = []
         for key, workload in sorted(queue.items(), key=lambda item: (meta(item[1])["creationTimestamp"], item[0])):
@@ -122,7 +116,7 @@ class Dispatcher:
             self._looked_s[key] = now_s
             names = multikueue.clusters_of(workload, lists)
             job = jobs.get(gang_of(workload, workloads))
-            views = [self._view(name, workload, clusters, seen, indexes) for name in names]
+            views = [self._view(name, workload, away, seen, indexes.get(name)) for name in names]
             try:
                 ranking = self._rank(workload, job, claims, views, now_s)
             except BadFile as error:
@@ -131,7 +125,7 @@ class Dispatcher:
             round_ = self._next(key, workload, ranking, seen, away, now_s)
             _hold(indexes, round_)
             before = multikueue.nominated(workload)
-            reasons = _reasons(ranking, round_)
+            reasons = tuple(_reasons(ranking, round_))
             actions = multikueue.report(workload, list(round_.offers), reasons, stamp=stamp)
             if self.writes_claims and job is not None and actions:
                 actions += multikueue.report_in_claim(claims, job, list(round_.offers), reasons, stamp=stamp)
@@ -149,40 +143,28 @@ class Dispatcher:
         now_s: float,
     ) -> Ranking:
         """Return in which order a workload can be offered. Raises BadFile for what cannot be read."""
-        claim = request_of(workload, None if job is None else job.obj, claims)
         annotations = annotations_of(workload) if job is None else job.annotations
         data = data_of(annotations, where=f"workload {name_of(workload)}")
         if data is not None:
-            known = self.known
-            views = [
-                replace(
-                    view,
-                    arrival=arrival(self.fleet, known[view.name], data) if view.name in known else None,
-                    has_data=True,
-                )
-                for view in views
-            ]
+            ways = {name: arrival(self.fleet, cluster, data) for name, cluster in self.known.items()}
+            views = [replace(view, arrival=ways.get(view.name), has_data=True) for view in views]
         run_s = float((workload.get("spec") or {}).get("maximumExecutionTimeSeconds") or RUN_S)
+        claim = request_of(workload, None if job is None else job.obj, claims)
         return rank(claim, views, run_s=run_s, now_s=now_s)
 
     def _view(
-        self,
-        name: str,
-        workload: Object,
-        clusters: Mapping[str, Object],
-        seen: Mapping[str, _Seen],
-        indexes: Mapping[str, Index],
+        self, name: str, workload: Object, away: Mapping[str, str], seen: Mapping[str, _Seen], index: Index | None
     ) -> WorkerView:
-        cluster, worker = self.known.get(name), seen.get(name)
+        cluster, worker = self.known.get(name), seen.get(name, _UNKNOWN)
         return WorkerView(
             name,
-            indexes.get(name),
-            () if worker is None else worker.profiles,
+            index,
+            worker.profiles,
             {} if cluster is None else cluster.usd_per_device_hour,
             chance=self.experience.chance(name),
             refusal=self.experience.refusal(name, multikueue.queue_of(workload)),
-            fault=multikueue.fault(clusters.get(name)),
-            unseen="no domain of the fleet file has it as its context" if worker is None else worker.unseen,
+            fault=away.get(name, ""),
+            unseen=worker.unseen,
         )
 
     def _is_open(
@@ -250,7 +232,7 @@ class Dispatcher:
         self._looked_s = {key: at_s for key, at_s in self._looked_s.items() if key in queue}
 
 
-def _look(worker: Worker) -> _Seen:
+def _look(worker: Informer) -> _Seen:
     if why := worker.unready():
         return _Seen(None, unseen=why)
     with worker.lock:
@@ -281,12 +263,8 @@ def _hold(indexes: dict[str, Index], round_: _Round) -> None:
             indexes[offer.cluster] = index.placed(offer.placement)
 
 
-def _reasons(ranking: Ranking, round_: _Round) -> tuple[Reason, ...]:
-    """Return what is nominated and why, then who comes next, then who does not."""
-    return tuple(_each_once(_reported(ranking, round_)))
-
-
-def _reported(ranking: Ranking, round_: _Round) -> Iterator[Reason]:
+def _reasons(ranking: Ranking, round_: _Round) -> Iterator[Reason]:
+    """Yield what is nominated and why, then who comes next, then who does not."""
     if not round_.offers and not ranking.refusals:
         yield Reason("no-cluster", "", {})
     yield from (offer.reason for offer in round_.offers.values())
@@ -294,11 +272,3 @@ def _reported(ranking: Ranking, round_: _Round) -> Iterator[Reason]:
         if offer.cluster not in round_.offers:
             yield Reason("cluster-next", offer.cluster, {"what": str(offer.reason).partition(": ")[2]})
     yield from (reason for reason in ranking.refusals if reason.subject not in round_.offers)
-
-
-def _each_once(reasons: Iterable[Reason]) -> Iterator[Reason]:
-    seen = set()
-    for reason in reasons:
-        if (reason.token, reason.subject) not in seen:
-            seen.add((reason.token, reason.subject))
-            yield reason

@@ -109,7 +109,8 @@ def rank(claim: Claim | None, views: Sequence[WorkerView], *, run_s: float, now_
             offer = _offer(view, placement, run_s=run_s, dearest=dearest, slowest_s=slowest)
             refusal = view.refusal
             if refusal is not None and now_s < refusal.until_s and offer.devices >= refusal.devices:
-                refusals.append(_refused(view.name, refusal))
+                data = {"devices": refusal.devices, "why": refusal.why, "until": moment(refusal.until_s)}
+                refusals.append(Reason("cluster-refused", view.name, data))
                 continue
             offers.append(
                 ClusterOffer(view.name, offer.reason, placement, demand.is_substitute, offer.cost / view.chance)
@@ -152,8 +153,3 @@ def _way(view: WorkerView) -> str:
     return (
         f", its data takes {units.show_time(view.arrival.seconds)}" if view.arrival.seconds else ", its data there"
     )
-
-
-def _refused(name: str, refusal: OfferRefusal) -> Reason:
-    data = {"devices": refusal.devices, "why": refusal.why, "until": moment(refusal.until_s)}
-    return Reason("cluster-refused", name, data)

@@ -62,12 +62,10 @@ def run(
     me = identity or f"{platform.node()}-{uuid.uuid4().hex[:8]}"
     rng, clock = random.Random(), steady_clock()
     registry = Registry()
-    failures = Counter("strata_dispatcher_failures_total", "Actions not done.", ["what"], registry=registry)
     requests = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=registry)
     elector = Elector(lease, LeaseCandidate(LEASE, namespace, me), lambda leads: None, rng=rng)
 
     def failed(failure: Failure) -> None:
-        failures.labels(failure.what).inc()
         log.warning("%s: %s (%s)", failure.action.ref, failure.error, failure.what)
 
     applier = Applier(manager, clock=time.time, new_id=lambda: uuid.uuid4().hex[:12], instance=me)
