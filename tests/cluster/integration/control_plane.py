@@ -109,7 +109,7 @@ class ControlPlane(ExitStack):
         super().__init__()
         self.folder, self._programs, self.parts = folder, find(), {}
         assert self._programs is not None, "make control-plane"
-        self._port, self._etcd_port = free_ports(2)
+        self._port, self._etcd_port, self._peer_port = free_ports(3)
         self.url = f"https://127.0.0.1:{self._port}"
         try:
             self._keys()
@@ -119,7 +119,12 @@ class ControlPlane(ExitStack):
             raise
 
     def _start(self) -> None:
-        etcd, peers = f"http://127.0.0.1:{self._etcd_port}", "http://127.0.0.1:" + str(*free_ports(1))
+        self.start_etcd()
+        self.start_api_server()
+
+    def start_etcd(self) -> None:
+        """Start etcd and wait until it listens; again, with what it had, where a test has killed it."""
+        etcd, peers = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
         self.etcd = self._run(
             "etcd",
             f"--data-dir={self.folder / 'etcd'}",
@@ -132,7 +137,6 @@ class ControlPlane(ExitStack):
             "--log-level=warn",
         )
         until(lambda: self.etcd.is_up(lambda: _listens(self._etcd_port)), lambda: self.etcd.log)
-        self.start_api_server()
 
     def start_api_server(self) -> None:
         """Start kube-apiserver and wait until it is ready; again, where a test has killed it."""
