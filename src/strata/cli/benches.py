@@ -106,14 +106,17 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
 @click.command()
 @click.option("--decisions", default=1000, type=POSITIVE, help="Decisions timed for each cluster size.")
 @click.option("--seed", default=0, help="Random seed of the clusters and traces.")
+@click.option("--kubeconfig", type=click.Path(), help="A cluster to place gangs in, beside kube-scheduler alone.")
+@click.option("--nodes", default=100, type=POSITIVE, help="Made there, eight devices each, and taken away.")
+@click.option("--pods", default=500, type=POSITIVE, help="Of gangs of 8 to 512, a device each.")
 @output_option
-def cluster(decisions: int, seed: int, output: str) -> None:
+def cluster(decisions: int, seed: int, kubeconfig: str | None, nodes: int, pods: int, output: str) -> None:
     """Time the router on nodes of eight devices, and compare its placements on traces.
 
     A decision filters and scores every node for one pod as a scheduler extender does, from JSON to JSON, on a
     made-up cluster half of whose nodes are begun; then its gang is placed whole and the index updated. The same
     questions go over HTTP on loopback as well, with names only and, the peers' way, with whole nodes. The traces
-    are of gangs that come and go in virtual time.
+    are of gangs that come and go in virtual time. With --kubeconfig gangs also go through that API server.
 
     \b
     strata bench cluster -o json
@@ -122,7 +125,8 @@ def cluster(decisions: int, seed: int, output: str) -> None:
 
     if not bench.is_server_installed():
         click.echo(f"without HTTP, whose server is not installed: {install('cluster')}", err=True)
-    data = bench.measure(decisions=decisions, seed=seed, progress=progress)
+    real = bench.measure_on(kubeconfig, nodes=nodes, pods=pods, seed=seed) if kubeconfig else {}
+    data = bench.measure(decisions=decisions, seed=seed, progress=progress) | real
     emit(data, output, bench.show(data))
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
+from strata.cluster.api.client import connect
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.scheduling.index import Index
+from strata.evaluation.bench.real_cluster import measure_real
 from strata.evaluation.placement.loopback import round_trips
 from strata.evaluation.placement.quality import policies, replay
 from strata.evaluation.placement.rate import pace
@@ -34,6 +37,12 @@ PEERS: Final = {
     "trust": "measured",
 }
 """5000 full nodes parsed in an HTTP extender, by us before; kube-scheduler-wasm-extension#63 on its extender."""
+
+
+def measure_on(kubeconfig: str, *, nodes: int, pods: int, seed: int) -> dict[str, Any]:
+    """Return what a real cluster that runs strata did with gangs, as `real`."""
+    with closing(connect(kubeconfig=kubeconfig)) as api:
+        return {"real": measure_real(api, nodes=nodes, pods=pods, seed=seed)}
 
 
 def measure(*, decisions: int, seed: int, progress: Progress = silent) -> dict[str, Any]:
@@ -107,6 +116,13 @@ def _figures(row: dict[str, Any], *keys: str) -> list[str]:
 
 def show(data: dict[str, Any]) -> Shown:
     """Yield what is shown of the measurement to people."""
+    if real := data.get("real"):
+        yield f"{real['gangs']} gangs of {real['pods']} pods on {real['nodes']} nodes of a real cluster:"
+        body = [
+            [name, *(f"{run[key]:.1f}" for key in ("placed_per_s", "gangs_per_s", "p50_s", "p99_s"))]
+            for name, run in (("strata", real), *real["peers"].items())
+        ]
+        yield rows(["placed by", "pods/s", "gangs/s", "p50 s", "p99 s"], body, right=range(1, 5))
     yield "filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:"
     body = [
         [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]
