@@ -16,7 +16,7 @@
 
 _Atomic(struct attachment *) ledger_attachment;
 
-#define CLOSELY 16
+#define CLOSELY 8
 
 static uint64_t magic(void) {
     uint64_t word;
@@ -175,12 +175,19 @@ static void keep_locked(int file) {
         close(file);
 }
 
-/* The file once more, with locks of its own. */
+/* The file once more, with locks of its own: by its name, and where another has that by now, through /proc, whose entries
+ * are made when a process first looks. */
 static int open_again(int file) {
+    struct stat own, other;
+    int again = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (again >= 0 && look_at(file, &own) && look_at(again, &other) && own.st_dev == other.st_dev &&
+        own.st_ino == other.st_ino)
+        return again;
+    if (again >= 0)
+        close(again);
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    int again = open(path, O_RDWR | O_CLOEXEC);
-    return again >= 0 ? again : open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return open(path, O_RDWR | O_CLOEXEC);
 }
 
 static bool attach(struct attachment *attached) {

@@ -12,7 +12,8 @@
 #define QUOTA_LIMITS_FILE "/etc/strata/limits" /* NAME=VALUE lines */
 #endif
 
-static struct quota_limits limits;
+/* Among what the loader has written by then: in .bss it lies on two pages more, which every start would pay for. */
+static struct quota_limits limits __attribute__((section(".data")));
 _Atomic(const struct quota_limits *) quota_limits_read;
 
 /* Read digits with an optional fraction; NULL without any. */
@@ -106,8 +107,9 @@ typedef bool reader(const char *text, uint64_t *value);
 
 /* What NAME=VALUE gives for a name, up to where that ends: NULL where another name stands there. */
 static const char *behind_name(const char *setting, const char *name) {
-    size_t length = strlen(name);
-    return strncmp(setting, name, length) == 0 ? setting + length : NULL;
+    while (*name && *setting == *name) // most differ in their first letter: an environment has dozens of others
+        setting++, name++;
+    return *name ? NULL : setting;
 }
 
 /* The environment, or the lines of the file. */
@@ -245,19 +247,30 @@ static void read_policy(void) {
         quota_say("STRATA_CORES_PRIORITY=%s is not a digit; it is taken for 0", priority);
 }
 
+/* Both texts, one behind the other; how long they are. Not snprintf, here and elsewhere on the way of every start: its pages
+ * alone cost a start more than all of this file. */
+static size_t joined(char *to, size_t room, const char *text, const char *end) {
+    size_t length = strlen(text), more = strlen(end);
+    if (length + more < room) {
+        memcpy(to, text, length);
+        memcpy(to + length, end, more + 1);
+    }
+    return length + more;
+}
+
 /* Copied: programs that set their title write over the environment. Without a ledger of its own a limit is shared
  * by what runs as one user under one /tmp, which is what a container is. */
 static void find_ledger(void) {
     static char path[4096];
     const char *ours = setting("STRATA_LEDGER"), *hami = setting("CUDA_DEVICE_MEMORY_SHARED_CACHE");
-    int length;
+    size_t length;
     if (ours && *ours)
-        length = snprintf(path, sizeof path, "%s", ours);
+        length = joined(path, sizeof path, ours, "");
     else if (hami && *hami)
-        length = snprintf(path, sizeof path, "%s.strata", hami);
+        length = joined(path, sizeof path, hami, ".strata");
     else
-        length = snprintf(path, sizeof path, "/tmp/strata-quota.%u", (unsigned)geteuid());
-    limits.ledger = length < (int)sizeof path ? path : "";
+        length = (size_t)snprintf(path, sizeof path, "/tmp/strata-quota.%u", (unsigned)geteuid());
+    limits.ledger = length < sizeof path ? path : "";
     limits.is_ledger_named = ours != NULL;
     const char *inode = ours && *ours ? setting("STRATA_LEDGER_INODE") : NULL;
     for (; inode && *inode >= '0' && *inode <= '9'; inode++)

@@ -70,7 +70,7 @@ static struct entry *at(const struct stripe *stripe, uint64_t address, uint64_t 
 QUOTA_SELDOM static bool grow(struct stripe *stripe) {
     struct stripe larger = {.capacity = stripe->capacity ? 2 * stripe->capacity : FIRST_CAPACITY};
     larger.entries = mmap(NULL, larger.capacity * sizeof(struct entry), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0); // not read first, then written
     if (larger.entries == MAP_FAILED)
         return false;
     for (uint32_t index = 0; index < stripe->capacity; index++) {

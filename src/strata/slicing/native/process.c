@@ -91,7 +91,11 @@ enum process_state process_look(uint64_t owner, uint32_t namespace) {
     char path[32];
     struct status status;
     // Our own pid: what this process was before exec.
-    if (!namespace || namespace != process_namespace() || (pid_t)OWNER_PID(owner) == getpid() || !is_proc_ours())
+    if (!namespace || namespace != process_namespace() || (pid_t)OWNER_PID(owner) == getpid())
+        return PROCESS_UNKNOWN;
+    if (!process_is_another(owner))
+        return PROCESS_GONE; // as most that are looked at; no file of /proc is opened
+    if (!is_proc_ours())
         return PROCESS_UNKNOWN;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)OWNER_PID(owner));
     if (!read_stat(path, &status) || status.start > OWNER_TICKS(owner))
