@@ -152,6 +152,17 @@ def test_the_timeline_of_a_step_is_drawn_as_long_as_its_files_are_the_same(site,
     assert answer.text.startswith("<svg")
 
 
+@pytest.mark.parametrize(("number", "names"), [(1, ["map", "spent", "money", "utilization"]), (2, ["layers"])])
+def test_every_picture_is_also_a_file(site, number, names):
+    shown = site.ask(f"/plans/{number}").text
+    assert re.findall(rf'href="/plans/{number}/(\w+)\.svg"', shown)[: len(names)] == names
+    for name in names:
+        answer = site.ask(f"/plans/{number}/{name}.svg")
+        assert answer.headers["content-type"] == "image/svg+xml"
+        assert answer.text.startswith("<svg")
+    assert site.ask(f"/plans/{number}/nothing.svg").status_code == 404
+
+
 def test_what_if_plans_again_with_something_changed(site):
     body = {"settings": "job.global_batch=16"}
     answer = site.ask("/plans/1/whatif", "POST", data=body, headers={"origin": "http://127.0.0.1:8480"})

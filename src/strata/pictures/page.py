@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -35,6 +36,33 @@ def fragment(data: Mapping[str, Any], *, is_styled: bool = True) -> str:
     return f'{style}<div class="strata">{template.render(data=data)}</div>'
 
 
+def pictures(data: Mapping[str, Any]) -> dict[str, Callable[..., str]]:
+    """Return what an answer has pictures of, by name; each is drawn as SVG when it is called."""
+    if data.get("kind") == "Fleet":
+        return {
+            "map": partial(wan_map, data["domains"], data["links"]),
+            "devices": partial(acu_map, data["domains"]),
+        }
+    if data.get("pipelines"):
+        return {"layers": partial(layer_ranges, data["pipelines"], num_layers=data["job"]["num_layers"])}
+    if not data.get("plans"):
+        return {}
+    best, points = data["plans"][0], data.get("front") or data["plans"]
+    drawn: dict[str, Callable[..., str]] = {
+        "map": partial(wan_map, data["fleet"]["domains"], [], used=best["devices"], hops=_hops(best)),
+        "spent": partial(spent_bars, data["plans"]),
+    }
+    if any(point["cost_usd_per_mtoken"] is not None for point in points):
+        drawn["money"] = partial(plan_points, points, axis="cost_usd_per_mtoken", chosen=best["name"])
+    return drawn | {"utilization": partial(plan_points, points, axis="utilization", chosen=best["name"])}
+
+
+def _hops(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the domains between which a plan's pipelines pass activations, in order."""
+    stages = [[stage["domain"] for stage in pipeline["stages"]] for pipeline in plan["plan"]["pipelines"]]
+    return [(a, b) for domains in stages for a, b in pairwise(domains) if a != b]
+
+
 @cache
 def environment() -> Environment:
     """Return the templates' environment: everything that is not a picture is escaped."""
@@ -59,10 +87,7 @@ def prepare(env: Environment) -> None:
     }
     env.globals |= {
         "labels": LABELS,
-        "spent_bars": _safe(spent_bars),
-        "plan_points": _safe(plan_points),
-        "layer_ranges": _safe(layer_ranges),
-        "acu_map": _safe(acu_map),
+        "pictures": lambda data: {name: _safe(draw) for name, draw in pictures(data).items()},
         "wan_map": _safe(wan_map),
     }
 

@@ -24,6 +24,7 @@ from strata.errors import StrataError, UsageError
 from strata.files import Document, bundled_names
 from strata.fleet.schema import BUNDLED_FLEETS
 from strata.history import Entry
+from strata.pictures.page import pictures
 from strata.simulate.svg import svg
 from strata.training.plan.planfile import best_plan
 from strata.web.changes import Changes
@@ -43,13 +44,23 @@ def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
     """Return the routes of the pages. token: what a browser must have shown once; empty where none is needed."""
     pages = _Pages(sources, token)
     paths: list[tuple[str, Handler]] = [
-        ("/", pages.now), ("/now", pages.now_body), ("/events", pages.events), ("/fleet", pages.fleet),
-        ("/plans", pages.plans), ("/plans/{id:int}", pages.plan), ("/plans/{id:int}/data.json", pages.plan_data),
-        ("/fit", pages.fit), ("/plans/{id:int}/timeline.svg", pages.timeline),
-        ("/plans/{id:int}/weighed", pages.weighed), ("/serving", pages.serving), ("/slices", pages.slices),
-        ("/host", pages.host), ("/jobs/{name}", pages.job),
+        ("/", pages.now),
+        ("/now", pages.now_body),
+        ("/events", pages.events),
+        ("/fleet", pages.fleet),
+        ("/plans", pages.plans),
+        ("/plans/{id:int}", pages.plan),
+        ("/plans/{id:int}/data.json", pages.plan_data),
+        ("/fit", pages.fit),
+        ("/plans/{id:int}/timeline.svg", pages.timeline),
+        ("/plans/{id:int}/{name}.svg", pages.picture),
+        ("/plans/{id:int}/weighed", pages.weighed),
+        ("/serving", pages.serving),
+        ("/slices", pages.slices),
+        ("/host", pages.host),
+        ("/jobs/{name}", pages.job),
         ("/decisions", pages.decisions),
-    ]  # fmt: skip
+    ]
     all_routes: list[BaseRoute] = [Route(path, pages.guarded(handler), methods=["GET"]) for path, handler in paths]
     all_routes.append(Route("/plans/{id:int}/whatif", pages.guarded(pages.whatif), methods=["POST"]))
     all_routes.append(Route("/login", pages.login, methods=["GET", "POST"]))
@@ -172,6 +183,13 @@ class _Pages:
             return svg(timeline, title=f"{job.name}: one step")
 
         return Response(await run_in_threadpool(draw), media_type="image/svg+xml")
+
+    async def picture(self, request: Request) -> Response:
+        entry, name = await self._entry(request), request.path_params["name"]
+        drawn = pictures(entry.decision)
+        if name not in drawn:
+            raise UsageError(f"there is no picture {name!r} here", hint=", ".join(drawn))
+        return Response(drawn[name](standalone=True), media_type="image/svg+xml")
 
     async def weighed(self, request: Request) -> Response:
         entry = await self._entry(request)
