@@ -159,8 +159,7 @@ class _Pages:
         return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20])
 
     async def _of_kind(self, kind: str) -> list[Entry]:
-        entries = await run_in_threadpool(self.sources.entries)
-        return [entry for entry in entries if entry.kind == kind][:_SHOWN]
+        return await run_in_threadpool(lambda: self.sources.of_kind(kind, limit=_SHOWN))
 
     async def _entry(self, request: Request) -> Entry:
         return await run_in_threadpool(self.sources.entry, request.path_params["id"])

@@ -40,6 +40,13 @@ class Sources:
         with History(self.history) as history:
             return history.newest(limit)
 
+    def of_kind(self, kind: str, *, limit: int) -> list[Entry]:
+        """Return the newest ones of a kind. Raises as `entries` does."""
+        if not self.history.exists():
+            return []
+        with History(self.history) as history:
+            return history.latest(kind, limit)
+
     def entry(self, entry_id: int) -> Entry:
         """Return one of them. Raises UsageError where it is not kept."""
         if not self.history.exists():
