@@ -137,6 +137,34 @@ def test_every_page_is_reached_by_keyboard(tab, address):
     assert {"#main", "/", "/fleet", "/plans", "/serving", "/slices", "/host", "/decisions"} <= reached
 
 
+FRAMES = """() => new Promise(done => {
+  const times = []; let last = performance.now();
+  const step = now => {
+    times.push(now - last); last = now; window.scrollBy(0, 40);
+    times.length < 60 ? requestAnimationFrame(step) : done(times.sort((a, b) => a - b));
+  };
+  requestAnimationFrame(step);
+})"""
+
+
+def test_five_thousand_nodes_are_scrolled(tab, state, tmp_path):
+    fleet = tmp_path / "large.yaml"
+    domains = "".join(
+        f"  - {{name: site-{number}, accelerator: h100, num_gpus: 4000, free_gpus: {300 * number}}}\n"
+        for number in range(10)
+    )
+    fleet.write_text(f"apiVersion: strata/v1alpha1\nkind: Fleet\nname: large\ndomains:\n{domains}")
+    with running(["ui", str(fleet), "--port", "0"], state) as url:
+        tab.goto(url + "/fleet")
+        squares = tab.eval_on_selector_all(
+            "path", "all => all.map(p => p.getAttribute('d').split('z').length - 1)"
+        )
+        assert sum(squares) == 5000
+        frames = tab.evaluate(FRAMES)
+        sys.stderr.write(f"a frame of 5000 nodes: median {frames[30]:.0f} ms, slowest {frames[-1]:.0f} ms\n")
+        assert tab.faults == []
+
+
 JOB_OF_A_SECOND = """\
 apiVersion: strata/v1alpha1
 kind: TrainingJob
