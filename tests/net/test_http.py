@@ -352,3 +352,74 @@ def test_a_signal_lets_requests_finish_within_the_deadline_and_exits_with_0(numb
         assert received.endswith(answer)
         assert server.wait(timeout=300) == 0
         assert server.stdout.read() == b"ended\n"
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_pieces_that_are_written_at_once_are_part_of_the_answer_in_their_order(version):
+    outcomes = []
+
+    async def app(scope, receive, send):
+        await receive()
+        write = scope["state"]["write"]
+        assert write(b"too early") is False
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(4):
+            piece = b"%d" % number
+            outcomes.append(number % 2 and write(piece))
+            if not outcomes[-1]:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        assert write(b"") is False
+        await send({"type": "http.response.body", "body": b"end"})
+
+    async def scenario():
+        requests = Counter("requests_total", "R.", ["code"], registry=Registry())
+        frame = Frame(lifespan_of(app), realms=ALL, limits=Limits(), requests=requests)
+        async with listening(frame) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET / HTTP/{version}\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    body = asyncio.run(scenario()).partition(b"\r\n\r\n")[2]
+    if version == "1.1":
+        assert body == b"1\r\n0\r\n1\r\n1\r\n1\r\n2\r\n1\r\n3\r\n3\r\nend\r\n0\r\n\r\n"
+    else:
+        assert body == b"0123end"
+    assert [bool(one) for one in outcomes] == [False, version == "1.1"] * 2
+
+
+def test_nothing_is_written_past_a_client_that_does_not_read():
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while scope["state"]["write"](b"x" * 2**20):
+            await asyncio.sleep(0)
+        refused.set()
+
+    async def scenario():
+        requests = Counter("requests_total", "R.", ["code"], registry=Registry())
+        frame = Frame(lifespan_of(app), realms=ALL, limits=Limits(), requests=requests)
+        async with listening(frame) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**10)
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            await asyncio.wait_for(refused.wait(), 300)
+            writer.transport.abort()
+
+    refused = asyncio.Event()
+    asyncio.run(scenario())
+
+
+def lifespan_of(app):
+    """An application whose lifespan is nothing."""
+
+    async def whole(scope, receive, send):
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+            return
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    return whole

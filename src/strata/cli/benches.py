@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
-from strata.errors import INTERRUPTED, install, need
+from strata.cli.parameters import NATURAL, PORT, POSITIVE, Finite, OutputFile, choice
+from strata.errors import INTERRUPTED, UsageError, install, need
 
 
 @click.command()
@@ -29,6 +29,55 @@ def training(cases: str, output: str) -> None:
 
     data, points = bench.measure(cases, progress=progress)
     emit(data, output, bench.show(data["points"], points))
+
+
+@click.command()
+@click.option("--clients", default=16, type=POSITIVE, help="Clients, each with a request at a time.")
+@click.option("--requests", default=200, type=POSITIVE, help="Requests of all clients together.")
+@click.option("--tokens", default=64, type=POSITIVE, help="Tokens of each answer, each an event of its own.")
+@click.option("--gap", default="0s", metavar="TIME", help="From one token to the next; 0 for as fast as it can.")
+@click.option("--engine-port", default=0, type=PORT, help="Port of the engine, for peers to stand before it.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="NAME=URL",
+    help="A gateway that stands before the engine's port already, to be measured as well; may be repeated.",
+)
+@output_option
+def gateway(
+    clients: int, requests: int, tokens: int, gap: str, engine_port: int, peers: tuple[str, ...], output: str
+) -> int:
+    """Ask a made-up engine directly and through gateways, and say what these add.
+
+    The engine streams events as large as vLLM's. cpu_ms_per_request is the CPU time of strata's gateway: what to
+    compare on a machine with other work, where times are not to be had.
+
+    \b
+    strata bench gateway --tokens 128 --gap 10ms -o json
+    strata bench gateway --engine-port 9000 --peer vllm-router=http://127.0.0.1:8001
+    """
+    from strata.evaluation.bench import gateway as bench
+    from strata.units import parse
+
+    for module in ("starlette", "uvicorn", "httpx"):
+        need(module, extra="serve")
+    named = dict(peer.partition("=")[::2] for peer in peers)
+    if wrong := next((name for name, url in named.items() if not url.startswith("http://")), None):
+        raise UsageError(
+            f"--peer {wrong}: not NAME=http://HOST:PORT", hint="--peer vllm-router=http://127.0.0.1:8001"
+        )
+    if named and not engine_port:
+        raise UsageError("--peer without --engine-port: peers need to know the engine", hint="--engine-port 9000")
+    load = bench.GatewayLoad(clients, requests, tokens, parse(gap, "time"))
+    runs, is_whole = list[dict[str, Any]](), True
+    try:
+        runs.extend(bench.measure(load, peers=named, engine_port=engine_port))
+    except KeyboardInterrupt:
+        is_whole = False
+    data = bench.report(runs)
+    emit(data, output, bench.show(data))
+    return 0 if is_whole else INTERRUPTED
 
 
 @click.command()

@@ -108,6 +108,7 @@ bench = _group(
     {
         "training": ("strata.cli.benches:training", "Plan the points of a case file; score them neutrally."),
         "serving": ("strata.cli.benches:serving", "Lay out the pools of a case file; score them neutrally."),
+        "gateway": ("strata.cli.benches:gateway", "What a gateway adds to an engine's answers."),
         "routing": ("strata.cli.benches:routing", "Decisions a second of the routers, and a pool at its limit."),
         "cluster": ("strata.cli.benches:cluster", "How fast pods and gangs are placed, and how well."),
         "slicing": ("strata.cli.benches:slicing", "What the quota library adds to a driver's calls."),

@@ -111,7 +111,7 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             # uvicorn closes a connection once its buffer is sent: never, with a client that reads no more.
-            self.app_state = {**self.app_state, "abort": lambda: self.transport.abort()}
+            self.app_state = {**self.app_state, "abort": lambda: self.transport.abort(), "write": self._write}
             self._head_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -129,6 +129,23 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget_head()
             super().connection_lost(exc)
+
+        def _write(self, piece: bytes) -> bool:
+            """Write a piece of an answer of unknown length at once, as h11 would; return whether it could.
+
+            Only to a client that has read all before: `send` waits for one that has not.
+            """
+            conn = self.conn
+            is_chunked = conn.our_state is h11.SEND_BODY and conn.their_http_version == b"1.1"
+            if (
+                not piece
+                or not is_chunked
+                or self.transport.get_write_buffer_size()
+                or self.transport.is_closing()
+            ):
+                return False
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
 
         def _await_head(self) -> None:
             self._head_timer = self.loop.call_later(limits.head_s, self.transport.abort)

@@ -20,6 +20,19 @@ from strata.serving.live.events import Leave, Tick
 from tests.serving.gateway.world import FAST, FakeEngine, Wires, events_of, foretold, text_of
 
 
+class LocalConnections:
+    """Connections to engines in this process."""
+
+    def __init__(self, client):
+        self.client = client
+
+    @asynccontextmanager
+    async def stream(self, url, content, *, connect_s, silence_s):
+        async with self.client.stream("POST", url, content=content) as answer:
+            answer.is_whole = True
+            yield answer
+
+
 class EngineWorld:
     def __init__(self, names: str = "ab") -> None:
         self.engines = [FakeEngine(name) for name in names]
@@ -30,7 +43,12 @@ class EngineWorld:
         self.pauses_s: list[float] = []
         self.watchers: list[Watcher] = []
         self.backend_client = Engines(
-            client, default_tokens=DEMAND.output_tokens, silence_s=60.0, answer_s=60.0, sleep=self.pause
+            client,
+            LocalConnections(client),
+            default_tokens=DEMAND.output_tokens,
+            silence_s=60.0,
+            answer_s=60.0,
+            sleep=self.pause,
         )
         self.driver = Driver(
             Core(FAST, engine_model("llama"), DEMAND),

@@ -17,6 +17,7 @@ from strata.net.http import Frame, Limits
 from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.backend import BackendClient
+from strata.serving.gateway.connections import EngineConnections
 from strata.serving.gateway.discovery import Backend, Watcher, model_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
@@ -108,12 +109,14 @@ class _Builder:
             self.gateway.workers = self._driver(model.info, workers, is_shown=not settings.backends)
         if settings.backends:
             client = await stack.enter_async_context(node_client(settings.backend_token, settings.authority))
+            connections = EngineConnections(settings.backend_token, settings.authority)
+            stack.push_async_callback(connections.aclose)
             tasks = TaskSet(lambda error: log.error("a background task ended unexpectedly", exc_info=error))
             stack.push_async_callback(tasks.close)
             for number, backend in enumerate(settings.backends):
                 if backend.model:
-                    self._engines(backend.model, client)
-                tasks.start(self._serve_backend(backend, f"backend-{number}", client))
+                    self._engines(backend.model, client, connections)
+                tasks.start(self._serve_backend(backend, f"backend-{number}", client, connections))
 
     def _driver(self, model: ModelInfo, backend_client: BackendClient, *, is_shown: bool = True) -> Driver:
         core = Core(self.settings.config, model, DEMAND, learns=True)
@@ -122,27 +125,30 @@ class _Builder:
             self.gateway.drivers[driver.name] = driver
         return driver
 
-    def _engines(self, model: str, client: httpx.AsyncClient) -> Driver:
+    def _engines(self, model: str, client: httpx.AsyncClient, connections: EngineConnections) -> Driver:
         """Return the driver of that name: of the model's engines, or of the workers' model."""
         workers = self.gateway.workers
         if driver := workers if workers and workers.name == model else self.gateway.drivers.get(model):
             return driver
         engines = Engines(
             client,
+            connections,
             default_tokens=DEMAND.output_tokens,
             silence_s=self.settings.silence_s,
             answer_s=self.settings.limits.answer_s,
         )
         return self._driver(engine_model(model), engines)
 
-    async def _serve_backend(self, backend: Backend, node_id: str, client: httpx.AsyncClient) -> None:
+    async def _serve_backend(
+        self, backend: Backend, node_id: str, client: httpx.AsyncClient, connections: EngineConnections
+    ) -> None:
         model = backend.model
         while not model:
             if served := await model_of(backend, client):
                 model = served.name
             else:
                 await asyncio.sleep(ASK_AGAIN_S)
-        driver = self._engines(model, client)
+        driver = self._engines(model, client, connections)
         if isinstance(driver.backend_client, Engines):
             await Watcher(backend, node_id, driver, driver.backend_client).run()
         else:

@@ -11,11 +11,13 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import httpx
 
 from strata.serving.gateway.backend import AttemptResult, BackendClient
+from strata.serving.gateway.connections import EngineAnswer, EngineConnections
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Writer
 from strata.serving.gateway.relay import EngineFailed, Relay, usage_of
 from strata.serving.gateway.request_stream import RequestStream
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES: Final = 4
 POLL_TIMEOUT_S: Final = 5.0
+END_S: Final = 0.2
 BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
 DOCUMENT_BYTES: Final = 2**26
@@ -36,12 +39,13 @@ class Engines(BackendClient):
 
     `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat.
     num_heard: pieces that came of each, which show that it lives. answer_s: longest wait for an answer without
-    stream, which is silent to its end.
+    stream, which is silent to its end. client: for short questions; connections: for requests.
     """
 
     def __init__(
         self,
         client: httpx.AsyncClient,
+        connections: EngineConnections,
         *,
         default_tokens: int,
         silence_s: float,
@@ -49,7 +53,7 @@ class Engines(BackendClient):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
-        self.answer_s, self._sleep = answer_s, sleep
+        self.connections, self.answer_s, self._sleep = connections, answer_s, sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
         self.num_heard = Counter[str]()
@@ -82,28 +86,35 @@ class Engines(BackendClient):
             why = "the engine's connection broke, and no other engine can continue this answer"
             return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
         silence_s = self.silence_s if request.stream else self.answer_s
-        content, timeout = json.dumps(_body(stream)), httpx.Timeout(POLL_TIMEOUT_S, read=silence_s)
         relay = Relay(stream)
         try:
-            async with self.client.stream("POST", url + request.path, content=content, timeout=timeout) as answer:
+            async with self.connections.stream(
+                url + request.path, json.dumps(_body(stream)), connect_s=POLL_TIMEOUT_S, silence_s=silence_s
+            ) as answer:
                 if answer.status_code >= 400:
                     return await self._refused(answer, node_id, dispatch.attempt)
                 if not request.stream:
                     _take_document(stream, await _document(answer))
                     return AttemptResult(finish="stop", is_clean=True)
-                async for data in answer.aiter_bytes():
-                    self.num_heard[node_id] += 1
-                    if request.kind == "other":
-                        stream.is_plain = False
-                        stream.note_token()
-                        stream.put(data)
-                    else:
-                        events, is_end = relay.feed(data)
-                        if events:
-                            stream.put(events)
-                        if is_end:
-                            break
-                    await stream.room()
+                async with aclosing(answer.aiter_bytes()) as pieces:
+                    async for data in pieces:
+                        self.num_heard[node_id] += 1
+                        if request.kind == "other":
+                            stream.is_plain = False
+                            stream.note_token()
+                            stream.put(data)
+                        else:
+                            events, is_end = relay.feed(data)
+                            if events:
+                                stream.put(events)
+                            if is_end:
+                                break
+                        if stream.is_full:
+                            await stream.room()
+                    if not answer.is_whole:
+                        with suppress(TimeoutError, httpx.HTTPError):
+                            async with asyncio.timeout(END_S):
+                                await anext(pieces, None)  # a connection read to its end is used again
             if request.kind != "other" and not relay.is_done:
                 raise ValueError("the stream ended without a finish_reason")
             return AttemptResult(finish=relay.finish, is_clean=True)
@@ -119,7 +130,7 @@ class Engines(BackendClient):
                 fault = ApiError(502, f"the engine's connection broke: {type(error).__name__}", "engine-lost")
             return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
 
-    async def _refused(self, answer: httpx.Response, node_id: str, attempt: int) -> AttemptResult:
+    async def _refused(self, answer: EngineAnswer, node_id: str, attempt: int) -> AttemptResult:
         """Return an engine's refusal in its own words; it is alive, and another one may accept."""
         status, body = answer.status_code, await _document(answer)
         is_passing = status >= 500 or status in (408, 429)
@@ -200,7 +211,7 @@ def _seconds(text: str | None) -> float | None:
     return float(text) if text and text.isascii() and text.isdigit() else None
 
 
-async def _document(answer: httpx.Response) -> bytes:
+async def _document(answer: EngineAnswer) -> bytes:
     """Return a whole body. Raises ValueError for one that is too large."""
     body = bytearray()
     async for chunk in answer.aiter_bytes():

@@ -53,6 +53,8 @@ class RequestStream:
         self.finish: str | None = None
         self.fault: ApiError | None = None
         self.engine_usage: Usage | None = None
+        self.write: Callable[[bytes], bool] | None = None
+        """Hands an engine's events to a client that keeps up, past the queue; returns whether it could."""
         self.refusal: ApiError | None = None
         """What the last engine said that refused it for now."""
         self._on_first_token, self._has_begun = on_first_token, False
@@ -114,6 +116,8 @@ class RequestStream:
 
     def put(self, piece: Piece) -> None:
         """Take what may be shown."""
+        if self.write and isinstance(piece, bytes) and not self._pieces and self.write(piece):
+            return
         self._pieces.append(piece)
         if len(self._pieces) >= ROOM:
             self._has_room.clear()
@@ -134,6 +138,11 @@ class RequestStream:
     def _put_text(self, text: str) -> None:
         if text:
             self.put(text)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has not kept up."""
+        return not self._has_room.is_set()
 
     async def room(self) -> None:
         """Return when the client has kept up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from strata.net.http import Receive, Scope, Send
@@ -22,10 +23,10 @@ class GenerationResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, listening for the client to hang up."""
         with self.counted:
-            await self._answer(receive, send)
+            await self._answer(scope.get("state", {}).get("write"), receive, send)
 
-    async def _answer(self, receive: Receive, send: Send) -> None:
-        write = asyncio.create_task(self._write(send))
+    async def _answer(self, shortcut: Callable[[bytes], bool] | None, receive: Receive, send: Send) -> None:
+        write = asyncio.create_task(self._write(send, shortcut))
         gone = asyncio.create_task(_gone(receive))
         try:
             await asyncio.wait({write, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -37,14 +38,14 @@ class GenerationResponse:
                 task.cancel()
             await asyncio.gather(write, gone, return_exceptions=True)
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, shortcut: Callable[[bytes], bool] | None) -> None:
         has_begun = False
         try:
             pieces = await self.stream.take()  # nothing is promised to the client before there is something
             if self.stream.request.stream:
                 await _start(send, 200, b"text/event-stream; charset=utf-8", _NO_BUFFERS)
                 has_begun = True
-                await self._stream(send, pieces)
+                await self._stream(send, pieces, shortcut)
             else:
                 document = await self._document(pieces)
                 await _start(send, 200, b"application/json", {b"content-length": b"%d" % len(document)})
@@ -70,7 +71,7 @@ class GenerationResponse:
         text = "".join(piece for piece in received if isinstance(piece, str))
         return json.dumps(writer.whole(text, stream.finish or "stop", stream.usage)).encode()
 
-    async def _stream(self, send: Send, pieces: list[Piece]) -> None:
+    async def _stream(self, send: Send, pieces: list[Piece], shortcut: Callable[[bytes], bool] | None) -> None:
         stream, writer, is_first, is_relayed = self.stream, self.writer, True, False
         while pieces:
             data = []
@@ -82,6 +83,8 @@ class GenerationResponse:
                     data.append(piece)
                 is_first = False
             await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
+            if is_relayed:
+                stream.write = shortcut
             pieces = await stream.take()
         last = b"" if stream.request.kind == "other" else DONE
         if not is_relayed and last:  # an engine has said how it ended
