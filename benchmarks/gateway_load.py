@@ -52,7 +52,7 @@ class Worker:
     async def beat(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            await self.tell("beat", running=sorted(self.running))
+            await self.tell("heartbeat", running=sorted(self.running))
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] != "http":

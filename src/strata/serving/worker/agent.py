@@ -108,9 +108,10 @@ class Agent:
         elif answer.code == "node-name-taken" and self.has_joined:
             pass  # it was this one's name: whoever has it now may go again
         elif answer.status < 500 and answer.status not in PATIENT:
-            detail = answer.code or answer.body[:200].decode(errors="replace")
+            detail = ": ".join(filter(None, (answer.code, answer.message)))
+            detail = detail or answer.body[:200].decode(errors="replace")
             raise UsageError(
-                f"the gateway refuses {self.card.node_id}: {answer.status} {answer.message or detail}",
+                f"the gateway refuses {self.card.node_id}: {answer.status} {detail}",
                 hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
             )
         log.warning("the gateway answered %d %s", answer.status, answer.code)
