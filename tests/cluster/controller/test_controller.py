@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -464,3 +465,26 @@ class Vanishing:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+def test_who_came_meanwhile_is_released_before_all_others_are_told() -> None:
+    world, now_s = Cluster(n1=A100, n2=A100, n3=A100), itertools.count(0.0, 0.2)
+    world.controller.timer = lambda: next(now_s)
+    for name in ("a", "b"):
+        world.put(kinds.JOB, objects.job(name, devices=8))
+    world.now_s += 1.0
+
+    def told() -> list[str]:
+        return [action.ref.name for action in world.done if isinstance(action, Event)]
+
+    assert world.controller.cycle(world.now_s, stamp=STAMP), "there is more to do at once"
+    assert told() == ["a"]
+    world.put(kinds.JOB, objects.job("c", devices=8))
+    world.done = []
+    assert world.controller.cycle(world.now_s, stamp=STAMP)
+    assert [action.ref.name for action in world.done if isinstance(action, Patch)] == ["c"]
+    assert told() == ["b"]
+    world.done = []
+    world.controller.timer = lambda: 0.0
+    assert not world.controller.cycle(world.now_s, stamp=STAMP)
+    assert told() == ["c"]

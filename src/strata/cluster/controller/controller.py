@@ -15,6 +15,7 @@ Nothing here knows threads, clocks or an API server: `manager` brings them.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,7 @@ class Controller:
     _begun_s: float = 0.0
     _notices: Notices = field(default_factory=Notices)
     _stuck: Stuck = field(default_factory=Stuck)
+    _to_report: deque[tuple[PendingWorkload, Evaluation]] = field(default_factory=deque)
     _known: dict[str, PendingWorkload] = field(default_factory=dict)
     _unplaceable: dict[str, tuple[Index, Choice]] = field(default_factory=dict)
     _grown: int = -1
@@ -142,12 +144,14 @@ class Controller:
         self.apply(decisions.resets)
         # 6. Explain
         report = partial(self._notices.report, now_s=now_s, stamp=stamp)
-        for assignment in released:
-            if assignment.evaluation is not None:
-                self.apply(report(snapshot, assignment.workload, explain(assignment.evaluation)))
+        self._to_report.extend((each.workload, each.evaluation) for each in released if each.evaluation)
+        until_s = self.timer() + self.policy.explain_s
+        while self._to_report and self.timer() < until_s:  # the rest after those that came meanwhile are released
+            workload, evaluation = self._to_report.popleft()
+            self.apply(report(snapshot, workload, explain(evaluation)))
         for workload, reason in decisions.unreleasable:
             self.apply(report(snapshot, workload, just(reason)))
-        if not (self._explain(snapshot, decisions) and decisions.is_whole):
+        if not (self._explain(snapshot, decisions) and decisions.is_whole) or self._to_report:
             return True
         after_s = self.policy.reschedule_after_s
         self.apply(self._stuck.reschedule(snapshot, decisions.index, now_s=now_s, after_s=after_s))

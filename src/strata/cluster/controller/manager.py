@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 5.0
 """A turn is made so often even where nothing is heard: times pass too."""
+GAP_S: Final = 0.1
+"""Between two turns, however much is heard: each looks at all nodes."""
 LOOKS: Final = 30
 """How often slow devices are looked for within the window they are judged by."""
 
@@ -122,12 +124,14 @@ class Manager:
         """Hear and answer faults until stopped."""
         has_news = True
         while not self.stopped.is_set():
-            has_news = self.informer.pump(0.5) or has_news or self._has_looked.is_set()
+            since_s = self.clock() - self._healed_s
+            wait_s = max(0.0, GAP_S - since_s) if has_news else 0.5
+            has_news = self.informer.pump(wait_s) or has_news or self._has_looked.is_set()
             if not self._may_act():
                 # Another leads, and changes what this one remembers.
                 self._marks, has_news = None, True
                 self.meters.show(leads=0.0)
-            elif has_news or self.clock() - self._healed_s >= IDLE_S:
+            elif self.clock() - self._healed_s >= (GAP_S if has_news else IDLE_S):
                 has_news = False
                 self._has_looked.clear()
                 self.heal()

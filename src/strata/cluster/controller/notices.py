@@ -54,7 +54,7 @@ class Notices:
         stamp: str,
     ) -> list[Action]:
         """Return what writes a decision into the claim, and an event where the answer is another than before."""
-        notice, first = self.of[workload.gang], decision.reasons[0]
+        notice, first = self.of.get(workload.gang) or Notice(now_s), decision.reasons[0]
         notice.at_s = now_s
         actions: list[Action] = []
         if workload.job is not None:
