@@ -510,3 +510,26 @@ def test_the_option_names_an_address_a_model_and_slots():
     for wrong in ("a:1", "http://a:1,slots=0", "http://a:1,slots=x", "http://a:1,modle=m"):
         with pytest.raises(UsageError, match="--backend"):
             read_backend(wrong)
+
+
+def test_nothing_of_an_answer_follows_the_error_that_ended_it():
+    """What an attempt still has when a request is given up must not reach a connection that goes on."""
+    written = []
+
+    async def scenario(world):
+        (engine,) = world.engines
+        engine.pause_at = 3
+        asked = asyncio.create_task(world.request(prompt="hello", max_tokens=6, stream=True))
+        while not (world.driver.streams and world.driver.streams["cmpl-1"].num_generated == 3):
+            await asyncio.sleep(0)
+        stream = world.driver.streams["cmpl-1"]
+        stream.write = lambda piece: written.append(piece) or True
+        world.driver.give_up()
+        stream.put(b"data: late\n\n")
+        engine.resumes.set()
+        return await asked
+
+    answer = run(scenario, names="a")
+    assert text_of(answer.content) == foretold("hello", 3)
+    assert events_of(answer.content)[-1]["error"]["code"] == "draining"
+    assert written == []

@@ -116,6 +116,8 @@ class RequestStream:
 
     def put(self, piece: Piece) -> None:
         """Take what may be shown."""
+        if self.is_over:
+            return  # the client was told why, and its connection may have another answer by now
         if self.write and isinstance(piece, bytes) and not self._pieces and self.write(piece):
             return
         self._pieces.append(piece)
