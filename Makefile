@@ -36,7 +36,7 @@ test-laws: $(VENV)/dev.stamp  ## run the properties with ROUNDS times new random
 	done
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
-	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' py-spy stable-baselines3 playwright axe-playwright-python nbclient ipykernel nvidia-cuda-runtime-cu12
+	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,models,train]' py-spy stable-baselines3 playwright axe-playwright-python nbclient ipykernel nvidia-cuda-runtime-cu12
 	touch $@
 
 # Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from strata.cli.parameters import PATH, PORT, POSITIVE, Finite, choice
+from strata.cli.serve_model import hosted, model_options
 from strata.errors import UsageError, need
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -22,9 +23,7 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     metavar="URL[,model=NAME][,slots=N]",
     help="A whole engine (vLLM, SGLang, any OpenAI-compatible server); may be repeated.",
 )
-@click.option("--layers", type=POSITIVE, default=12, help="Layers of the workers' model.")
-@click.option("--hidden", type=POSITIVE, default=128, help="Hidden size of that model.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
+@model_options
 @click.option(
     "--allocation",
     type=choice("auto", "dp", "greedy"),
@@ -89,16 +88,17 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 def gateway(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.
 
-    Workers (`strata serve worker`) join over HTTP and must be given the same --layers, --hidden and --seed; their
-    model is called `tiny`. /decisions/ID says why a request went where; /metrics is for Prometheus, /healthz for
-    load balancers, /status for people, /openapi.json for programs. STRATA_BACKEND_TOKEN is shown to engines.
-    SIGTERM lets running requests finish and exits with 0.
+    Workers (`strata serve worker`) join over HTTP and must be given the same --model, a folder of the same files;
+    it is called by the folder's name. Without one they serve a small made-up model, `tiny`, and must be given the
+    same --layers, --hidden and --seed. /decisions/ID says why a request went where; /metrics is for Prometheus,
+    /healthz for load balancers, /status for people, /openapi.json for programs. STRATA_BACKEND_TOKEN is shown to
+    engines. SIGTERM lets running requests finish and exits with 0.
 
     Nodes need a token of their own. Only a gateway on this machine's loopback that asks nobody for a token takes
     workers of this machine without one.
 
     \b
-    strata serve gateway --port 8000
+    strata serve gateway --model ./Qwen3-8B --port 8000
     """
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
@@ -119,10 +119,16 @@ def _serve(options: dict[str, Any]) -> None:
     from strata.serving.gateway.discovery import read_backend
     from strata.serving.gateway.keys import read_keys
     from strata.serving.live.config import SchedulerConfig
-    from strata.serving.tokens import ByteTokenizer
+    from strata.serving.tokens import ByteTokenizer, Tokenizer
     from strata.serving.worker.shape import Shape
 
-    model = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"]).hosted
+    source = hosted(options)
+    tokenizer: Tokenizer = ByteTokenizer()
+    if not isinstance(source, Shape):
+        from strata.serving.pretrained.tokenizer import PretrainedTokenizer
+
+        tokenizer = PretrainedTokenizer(source)
+    model = source.hosted
     token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
     node_token = read_token(options["node_token_file"]) or os.environ.get("STRATA_NODE_TOKEN", "")
     if token and token == node_token:
@@ -143,7 +149,7 @@ def _serve(options: dict[str, Any]) -> None:
     )
     settings = GatewaySettings(
         config,
-        (model, ByteTokenizer()),
+        (model, tokenizer),
         backends=tuple(read_backend(text) for text in options["backends"]),
         limits=limits.http,
         token=token,

@@ -1,15 +1,23 @@
-"""`strata serve worker`: a node that hosts layers of a small real transformer."""
+"""`strata serve worker`: a node that hosts layers of a model."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.parameters import PATH, POSITIVE, choice
+from strata.cli.parameters import PATH, choice
+from strata.cli.serve_model import hosted, model_options
 from strata.errors import MissingPart, UsageError, need
 from strata.units import parse
+
+if TYPE_CHECKING:
+    from strata.serving.pretrained.folder import ModelFolder
+    from strata.serving.worker.holder import StageMaker
+    from strata.serving.worker.shape import Shape
 
 
 @click.command()
@@ -24,9 +32,7 @@ from strata.units import parse
 @click.option(
     "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
 )
-@click.option("--layers", type=POSITIVE, default=12, help="Layers of the whole model.")
-@click.option("--hidden", type=POSITIVE, default=128, help="Hidden size of that model.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
+@model_options
 @click.option(
     "--region",
     default="",
@@ -48,32 +54,29 @@ def worker(
     bind: str,
     advertise: str | None,
     memory: str | None,
-    layers: int,
-    hidden: int,
-    seed: int,
     region: str,
     device: str,
     node_token_file: str | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     ca: Path | None,
+    **model_said: Any,
 ) -> None:
     """Host the layers the gateway asks for, and pass activations on to the next worker.
 
-    The model is made from its seed: gateway and workers must be given the same --layers, --hidden and --seed.
-    SIGTERM leaves the cluster, finishes what runs here and exits with 0. Needs torch; exits with 5 without it.
+    Gateway and workers must be given the same --model, a folder of the same files, of which a worker reads the
+    layers it is asked for; without one, the same --layers, --hidden and --seed. SIGTERM leaves the cluster,
+    finishes what runs here and exits with 0. Needs torch, and transformers for --model; exits with 5 without them.
 
     \b
-    strata serve worker --gateway http://127.0.0.1:8000 --id a
+    strata serve worker --model ./Qwen3-8B --gateway http://127.0.0.1:8000 --id a
     """
     import logging
     import os
 
     from strata.cli.serve_limits import read_tls
     from strata.cli.tokens import read_token
-    from strata.serving.worker.shape import Shape
 
-    shape = Shape(num_layers=layers, hidden_size=hidden, seed=seed)
     memory_bytes = None if memory is None else _memory(memory)
     host, port = _address(bind, "--bind")
     shown, shown_port = _address(advertise, "--advertise", default_port=0) if advertise else (host, 0)
@@ -93,13 +96,31 @@ def worker(
     from strata.serving.worker.hardware import measure
     from strata.serving.worker.run import WorkerSettings, run
 
+    source = hosted(model_said)
+    maker, dtype, in_thread = _layers_of(source, device)
     logging.basicConfig(level=logging.WARNING, format=f"{node_id}: %(message)s")
     with listen(host, port) as listener:
         scheme, name = "https" if tls else "http", f"[{shown}]" if ":" in shown else shown
         url = f"{scheme}://{name}:{shown_port or listener.getsockname()[1]}"
-        hardware = measure(device, memory_bytes)
+        hardware = measure(device, memory_bytes, dtype=dtype)
         click.echo(f"{node_id} listens at {url}")
-        run(WorkerSettings(node_id, url, gateway, shape, hardware, device, node_token, region, tls, ca), listener)
+        settings = WorkerSettings(
+            node_id, url, gateway, source.hosted, maker, hardware, in_thread, node_token, region, tls, ca
+        )
+        run(settings, listener)
+
+
+def _layers_of(source: ModelFolder | Shape, device: str) -> tuple[StageMaker, str, Callable[[], None]]:
+    """Return what makes a model's layers, their precision, and what the thread that runs them does first."""
+    from strata.serving.worker.shape import Shape
+
+    if isinstance(source, Shape):
+        from strata.serving.worker.model import LayerMaker, use_one_thread
+
+        return LayerMaker(source, device), "float32", use_one_thread
+    from strata.serving.pretrained.layers import PretrainedMaker
+
+    return PretrainedMaker(source, device), source.dtype, lambda: None
 
 
 def _memory(text: str) -> float:

@@ -199,7 +199,8 @@ class StepHeader(AttemptMessage):
     position: of the first token in the body; the keys and values of those before it are cached.
     replayed: the last so many tokens of the body were steps of an earlier attempt; they are computed one by one
     again, so that not a bit of what follows differs. kv_tokens: what the attempt may come to keep.
-    stages: the receiver and those after it. first_url: where the token goes.
+    stages: the receiver and those after it. first_url: where the token goes. is_partial: more of the prompt, or of
+    what is replayed, follows; no token is chosen.
     """
 
     position: Count
@@ -208,6 +209,7 @@ class StepHeader(AttemptMessage):
     first_url: str
     kv_tokens: Count
     replayed: Count = 0
+    is_partial: bool = False
     temperature: float = 0.0
     seed: Count = 0
 

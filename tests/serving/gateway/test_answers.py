@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
+from strata.serving.gateway.workers import LONG_TEXT
+from strata.serving.tokens import ByteTokenizer
 from tests.serving.gateway.world import FAST, World, events_of, foretold, run, text_of
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
@@ -295,3 +299,24 @@ def test_the_api_describes_itself():
 
     for reference in references(document):
         assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
+
+
+def test_a_prompt_that_takes_long_to_read_holds_nobody_up():
+    class Slow(ByteTokenizer):
+        def encode(self, text):
+            assert len(text) < LONG_TEXT or self.go.wait(120)
+            return super().encode(text)
+
+    async def scenario(world):
+        tokenizer = world.driver.backend_client.tokenizer = Slow()
+        tokenizer.go = threading.Event()
+        long = asyncio.create_task(world.complete("x" * LONG_TEXT * 2))
+        short = await world.complete("hello", tokens=8)
+        is_waiting = not long.done()
+        tokenizer.go.set()
+        return short.json(), is_waiting, (await long).json()
+
+    short, is_waiting, long = run(scenario)
+    assert short["choices"][0]["text"] == foretold("hello", 8)
+    assert is_waiting
+    assert long["error"]["code"] == "context_length_exceeded"

@@ -35,8 +35,11 @@ class NumberPart:
     def step(self, rows):
         return np.concatenate([self.run(cache, [given], position=at) for cache, given, at in rows])
 
-    def choose(self, hidden, *, temperature, seed, position):
-        return int(hidden[-1, 0] + position + (seed if temperature else 0)) % 250
+    def choose(self, hidden, draws):
+        return [
+            int(row[0] + draw.position + (draw.seed if draw.temperature else 0)) % 250
+            for row, draw in zip(hidden, draws, strict=True)
+        ]
 
 
 class NumberMaker:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from strata.serving.worker.model import Cache, LayerMaker
+from strata.serving.worker.holder import Draw
+from strata.serving.worker.kv import KvCache
+from strata.serving.worker.model import LayerMaker
 from strata.serving.worker.shape import Shape
 
 
@@ -32,7 +34,7 @@ def generate(
     stop_tokens: Sequence[int] = (),
 ) -> list[int]:
     """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
-    maker, cache = LayerMaker(shape), Cache(shape.max_positions)
+    maker, cache = LayerMaker(shape), KvCache(shape.max_positions)
     part = maker.part(
         0, shape.num_layers, {n: maker.layer(n) for n in shape.hosted.layer_numbers(0, shape.num_layers)}
     )
@@ -41,7 +43,7 @@ def generate(
         while len(written) < max_tokens and position + len(given) < shape.max_positions:
             hidden = part.run(cache, given, position=position)
             position += len(given)
-            token = part.choose(hidden, temperature=temperature, seed=seed, position=position)
+            token = part.choose(hidden[-1:], [Draw(temperature, seed, position)])[0]
             if token in stop_tokens:
                 break
             written.append(token)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.wire import RangeMessage, StepSample, TokenMessage
-from strata.serving.worker.holder import AttemptKey
+from strata.serving.worker import drive
+from strata.serving.worker.holder import AttemptKey, ChainError
 from tests.serving.worker.builders import SHAPE, Cluster, load
 from tests.support.laws import examples
 
@@ -401,4 +402,52 @@ def test_a_replayed_prefill_is_no_measurement():
             await cluster.said(max_tokens=3, generated=(1, 2))
             return cluster.workers[0].take_samples()
 
-    assert run(timeline()) == ()
+    assert [(sample.phase, sample.units) for sample in run(timeline())] == [("prefill", 3)]  # the prompt
+
+
+def test_what_is_long_is_read_in_steps_that_are_not(monkeypatch):
+    asked = {"prompt": tuple(range(1, 24)), "max_tokens": 20}
+    whole = run(_said(*THREE, **asked))
+
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+            steps = []
+
+            async def note(node_id, header):
+                steps.append((header.position, header.replayed, header.is_partial))
+
+            cluster.peers.before = note
+            said = await cluster.said(**asked, generated=tuple(whole[:11]))
+            return said, steps[::2]
+
+    monkeypatch.setattr(drive, "PROMPT_TOKENS", 10)
+    monkeypatch.setattr(drive, "REPLAYED_TOKENS", 4)
+    said, steps = run(timeline())
+    assert whole[:11] + said == whole
+    assert steps[:7] == [(0, 0, True), (10, 0, True), (20, 0, True), (23, 4, True), (27, 4, True), (31, 3, False),
+                         (34, 0, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["abort", "break"])
+def test_a_prompt_that_is_half_read_ends_as_a_token_does(how, monkeypatch):
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+
+            async def stop(node_id, header):
+                if header.position == 10 and how == "abort":
+                    cluster.workers[0].abort(AttemptKey("r", 1))
+                    await asyncio.sleep(0)
+                elif header.position == 10 and node_id == "c":
+                    raise ChainError("gone", "c")
+
+            cluster.peers.before = stop
+            lines = await cluster.lines(prompt=tuple(range(1, 24)))
+            await cluster.settled()
+            return lines, cluster.held
+
+    monkeypatch.setattr(drive, "PROMPT_TOKENS", 10)
+    lines, held = run(timeline())
+    assert [(line.error, line.node_id) for line in lines] == [
+        ("aborted", None) if how == "abort" else ("gone", "c")
+    ]
+    assert held == {"a": 0, "b": 0, "c": 0}

@@ -3,7 +3,7 @@
 import pytest
 
 from strata.serving.tokens import encode
-from strata.serving.worker.holder import DecodeRow
+from strata.serving.worker.holder import DecodeRow, Draw
 from strata.serving.worker.shape import Shape
 
 SHAPE = Shape(num_layers=5, hidden_size=32, num_heads=4, max_positions=96, seed=1)
@@ -24,11 +24,11 @@ def parts(*cuts):
 
 def say(*cuts, generated=(), max_tokens=40, temperature=0.0, seed=0):
     """What `generate` does, along a chain, perhaps going on with what was said before."""
-    from strata.serving.worker.model import Cache
+    from strata.serving.worker.kv import KvCache
     from tests.serving.worker.single_process import one_thread
 
     chain, said, position = parts(*cuts), list(generated), 0
-    caches = [Cache(SHAPE.max_positions) for _ in chain]
+    caches = [KvCache(SHAPE.max_positions) for _ in chain]
     given, replayed = [*PROMPT, *said], len(said)
     with one_thread():
         while len(said) < max_tokens:
@@ -36,7 +36,7 @@ def say(*cuts, generated=(), max_tokens=40, temperature=0.0, seed=0):
             for part, cache in zip(chain, caches, strict=True):
                 x = part.run(cache, x, position=position, replayed=replayed)
             position += len(given)
-            said.append(chain[-1].choose(x, temperature=temperature, seed=seed, position=position))
+            said.append(chain[-1].choose(x[-1:], [Draw(temperature, seed, position)])[0])
             given, replayed = said[-1:], 0
     return said
 
@@ -62,12 +62,12 @@ def test_an_interrupted_text_goes_on_as_if_nothing_had_been(interrupted):
 def test_replayed_tokens_leave_the_same_bits_behind():
     import numpy as np
 
-    from strata.serving.worker.model import Cache
+    from strata.serving.worker.kv import KvCache
     from tests.serving.worker.single_process import one_thread
 
     (part,), tokens = parts(), [*PROMPT, 1, 2, 3]
     with one_thread():
-        at_once, stepwise = Cache(96), Cache(96)
+        at_once, stepwise = KvCache(96), KvCache(96)
         a = part.run(at_once, tokens, position=0, replayed=3)
         b = [part.run(stepwise, PROMPT, position=0)]
         b += [part.run(stepwise, tokens[p : p + 1], position=p) for p in range(len(PROMPT), len(tokens))]
@@ -80,20 +80,24 @@ def test_sequences_that_are_decoded_together_have_the_bits_of_each_alone(togethe
     """They come and go: the i-th begins with step i, and is as long as it is."""
     import numpy as np
 
-    from strata.serving.worker.model import Cache
+    from strata.serving.worker.kv import KvCache
     from tests.serving.worker.single_process import one_thread
 
     chain, steps = parts(*cuts), 24
+
+    def likeliest(x):
+        return chain[-1].choose(x[-1:], [Draw(0.0, 0, 0)])[0]
+
     with one_thread():
         alone = []
         for i in range(together):
-            caches, given, hidden = [Cache(96) for _ in chain], [i, *PROMPT[: i + 1]], []
+            caches, given, hidden = [KvCache(96) for _ in chain], [i, *PROMPT[: i + 1]], []
             position = 0
             for _ in range(steps - i):
                 x = given
                 for part, cache in zip(chain, caches, strict=True):
                     x = part.run(cache, x, position=position)
-                position, given = position + len(given), [chain[-1].choose(x, temperature=0, seed=0, position=0)]
+                position, given = position + len(given), [likeliest(x)]
                 hidden.append(x[-1])
             alone.append(hidden)
         running = []  # caches, next position, next token, hidden states
@@ -107,14 +111,14 @@ def test_sequences_that_are_decoded_together_have_the_bits_of_each_alone(togethe
                 given = part.step(rows) if rows else []
             for one, x in zip(running, given, strict=True):
                 one[1] += 1
-                one[2] = chain[-1].choose(x[None], temperature=0, seed=0, position=0)
+                one[2] = likeliest(x[None])
                 one[3].append(x)
             if step < together:
-                caches, x = [Cache(96) for _ in chain], [step, *PROMPT[: step + 1]]
+                caches, x = [KvCache(96) for _ in chain], [step, *PROMPT[: step + 1]]
                 start = len(x)
                 for part, cache in zip(chain, caches, strict=True):
                     x = part.run(cache, x, position=0)
-                token = chain[-1].choose(x, temperature=0, seed=0, position=0)
+                token = likeliest(x)
                 running.append([caches, start, token, [x[-1]]])
     for (_, _, _, hidden), expected in zip(running, alone, strict=True):
         assert np.array_equal(hidden, expected[: len(hidden)])
@@ -145,11 +149,11 @@ def test_positions_end_the_text():
 def test_cached_attention_is_the_attention_of_training():
     import torch
 
-    from strata.serving.worker.model import Cache
+    from strata.serving.worker.kv import KvCache
     from strata.workload.tiny import Size, build_layer
 
     block = build_layer(Size(7, hidden_size=32), 3)
-    x, cache = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0)), Cache(9)
+    x, cache = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0)), KvCache(9)
     with torch.inference_mode():
         stepwise = [block(x[:, :4], cache[0])] + [block(x[:, t : t + 1], cache[0]) for t in range(4, 9)]
         torch.testing.assert_close(torch.cat(stepwise, dim=1), block(x))
@@ -162,10 +166,10 @@ def test_the_shape_knows_the_bytes_of_the_weights():
 
 
 def test_the_shape_knows_the_bytes_of_keys_and_values():
-    from strata.serving.worker.model import Cache
+    from strata.serving.worker.kv import KvCache
 
-    part, cache = parts(1, 3)[1], Cache(10)
-    hidden = parts(1, 3)[0].run(Cache(10), PROMPT, position=0)
+    part, cache = parts(1, 3)[1], KvCache(10)
+    hidden = parts(1, 3)[0].run(KvCache(10), PROMPT, position=0)
     part.run(cache, hidden, position=0)
     held = sum(one._rows.numel() * one._rows.element_size() for one in cache.values())
     assert held == SHAPE.hosted.kv_bytes(1, 3, tokens=10)

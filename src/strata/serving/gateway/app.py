@@ -182,7 +182,7 @@ class _Endpoints:
         if driver is None:
             raise self._no_model(generation.model)
         request_id = f"{prefix}-{request.scope[REQUEST_ID]}"
-        stream = driver.submit(
+        stream = await driver.submit(
             generation,
             request_id,
             created=int(self.gateway.wall_clock()),

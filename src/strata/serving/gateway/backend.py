@@ -41,7 +41,7 @@ class BackendClient(ABC):
         self.urls: dict[str, str] = {}
 
     @abstractmethod
-    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+    async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return what the scheduler is told of a request, and its prompt. Raises ApiError where it never fits."""
 
     def decoder(self, prompt: tuple[int, ...]) -> TokenDecoder:

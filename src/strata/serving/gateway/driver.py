@@ -64,7 +64,7 @@ class Driver:
         self._set_timer()
         return orders
 
-    def submit(
+    async def submit(
         self,
         request: GenerationRequest,
         request_id: str,
@@ -74,7 +74,7 @@ class Driver:
         tpot_goal_s: float,
     ) -> RequestStream:
         """Take a request; its stream may be over when this returns. Raises ApiError where it cannot be served."""
-        signal, prompt = self.backend_client.admit(request, request_id)
+        signal, prompt = await self.backend_client.admit(request, request_id)
         signal = replace(signal, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
         stream = self.streams[request_id] = RequestStream(
             request,

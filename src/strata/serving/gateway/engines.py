@@ -58,7 +58,7 @@ class Engines(BackendClient):
         self.continues = set[str]()
         self.num_heard = Counter[str]()
 
-    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+    async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request with its length, estimated. Raises ApiError for what JSON cannot hold."""
         try:
             json.dumps(request.body, allow_nan=False)

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 ORDER_TIMEOUT_S: Final = 10.0
 RETRIES_S: Final = (0.2, 1.0)
 """Pauses before an order is sent again; a node that missed it all the same learns of it by its next heartbeat."""
+LONG_TEXT: Final = 10_000
+"""Characters of a prompt that is made tokens in a thread: a megabyte takes seconds, and all streams would wait."""
 LINE_BYTES: Final = 2**16
 END_S: Final = 0.2
 SEEDS: Final = 10**9
@@ -49,10 +51,13 @@ class Workers(BackendClient):
         super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
         self.model, self.tokenizer = model, tokenizer
 
-    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+    async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request in tokens. Raises ApiError for what our own workers cannot do."""
         small_model(request)
-        prompt = request.tokens or self._encode(request)
+        prompt = request.tokens
+        if not prompt:
+            is_long = len(request.text) > LONG_TEXT
+            prompt = await asyncio.to_thread(self._encode, request) if is_long else self._encode(request)
         if not prompt:
             raise ApiError(400, "prompt: has no tokens", "invalid_value", param="prompt")
         if max(prompt) >= self.model.vocab_size:

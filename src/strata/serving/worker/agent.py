@@ -112,7 +112,7 @@ class Agent:
             detail = detail or answer.body[:200].decode(errors="replace")
             raise UsageError(
                 f"the gateway refuses {self.card.node_id}: {answer.status} {detail}",
-                hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
+                hint="the gateway's --model (or --layers, --hidden, --seed) and node token, an --id of its own",
             )
         log.warning("the gateway answered %d %s", answer.status, answer.code)
         return False

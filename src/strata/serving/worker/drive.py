@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 from strata.serving.tasks import TaskSet
@@ -14,6 +16,9 @@ from strata.serving.worker.stage import StageRunner
 
 STEP_LIMIT_S: Final = 30.0
 """How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
+PROMPT_TOKENS: Final = 128
+REPLAYED_TOKENS: Final = 16
+"""Most tokens of a prompt, or of an earlier attempt, in one step: a step ends in time however long they are."""
 
 
 @dataclass(slots=True)
@@ -79,13 +84,18 @@ class ChainDriver:
         given = [*message.prompt, *message.generated]
         if max(given) >= model.vocab_size:
             raise ChainError(f"token {max(given)} is not below {model.vocab_size}")
-        num_written, position, replayed = len(message.generated), 0, len(message.generated)
-        kv_tokens = min(len(message.prompt) + message.max_tokens, most)
-        for number in range(message.max_tokens):
-            if num_written >= message.max_tokens or position + len(given) >= most:
-                break
+        num_written, position = len(message.generated), 0
+        if num_written >= message.max_tokens or len(given) >= most:
+            yield GenerateLine(finish="length")
+            return
+        steps = deque(
+            [(part, 0) for part in _parts(message.prompt, PROMPT_TOKENS)]
+            + [(part, len(part)) for part in _parts(message.generated, REPLAYED_TOKENS)]
+        )
+        for number in count():
             if drive.is_aborted:  # between two steps
                 raise ChainError("aborted")
+            given, replayed = steps.popleft()
             header = StepHeader(
                 request_id=message.request_id,
                 attempt=message.attempt,
@@ -93,38 +103,52 @@ class ChainDriver:
                 step=number,
                 stages=message.stages,
                 first_url=stage.url,
-                kv_tokens=kv_tokens,
+                kv_tokens=min(len(message.prompt) + message.max_tokens, most),
                 replayed=replayed,
+                is_partial=bool(steps),
                 temperature=message.temperature,
                 seed=message.seed,
             )
             token = await self._token(stage, header, given, drive)
+            position += len(given)
+            if token is None:
+                continue
             if token in message.stop_tokens:
                 yield GenerateLine(finish="stop")
                 return
             self.num_tokens += 1
             yield GenerateLine(token=token)
-            num_written, position, given, replayed = num_written + 1, position + len(given), [token], 0
-        yield GenerateLine(finish="length")
+            num_written += 1
+            if num_written >= message.max_tokens or position + 1 >= most:
+                yield GenerateLine(finish="length")
+                return
+            steps.append(([token], 0))
 
-    async def _token(self, stage: StageRunner, header: StepHeader, given: list[int], drive: _Drive) -> int:
+    async def _token(self, stage: StageRunner, header: StepHeader, given: list[int], drive: _Drive) -> int | None:
         """Return the token of a step, or raise the ChainError of whichever step of the sequence met it.
+
+        None: of a part of what there is to read, when it has been read everywhere.
 
         The token is not held up by the answers along the chain: those of earlier steps may still be on their way.
         """
         steps, future = drive.steps, asyncio.get_running_loop().create_future()
         drive.step, drive.token = header.step, future
-        steps.add(asyncio.create_task(stage.step(header, given)))
+        step = asyncio.create_task(stage.step(header, given))
+        steps.add(step)
         # Longer than any hop waits for the rest of the chain: the worker next to the trouble names it.
         limit_s = self.step_limit_s * (len(header.stages) + 1)
         try:
             async with asyncio.timeout(limit_s):
-                while not future.done():
+                while not future.done() and not (header.is_partial and step.done()):
                     await asyncio.wait({future, *steps}, return_when=asyncio.FIRST_COMPLETED)
-                    for step in [step for step in steps if step.done()]:
-                        steps.discard(step)
-                        step.result()
-                return int(await future)
+                    for ended in [each for each in steps if each.done()]:
+                        steps.discard(ended)
+                        ended.result()
+                return None if header.is_partial and not future.done() else int(await future)
         except TimeoutError:
             # Whoever comes later would have been named by the one before it.
             raise ChainError(f"no token within {limit_s:g} s", stage.node_id) from None
+
+
+def _parts(tokens: Sequence[int], most: int) -> list[list[int]]:
+    return [list(tokens[i : i + most]) for i in range(0, len(tokens), most)]

@@ -24,12 +24,12 @@ class Hardware(NamedTuple):
     memory_bandwidth_bytes_per_s: float
 
 
-def measure(device: str, memory_bytes: float | None = None) -> Hardware:
-    """Return what the device does; `memory_bytes` where it is said, not found."""
+def measure(device: str, memory_bytes: float | None = None, *, dtype: str = "float32") -> Hardware:
+    """Return what the device does with layers of a precision; `memory_bytes` where it is said, not found."""
     if memory_bytes is None:
         memory_bytes = MEMORY_SHARE * _free_bytes(device)
     side = MATRIX[device]
-    a = torch.ones(side, side, device=device)
+    a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
     dest = torch.empty_like(source)
     # A copy reads every byte and writes it.

@@ -62,6 +62,14 @@ class DecodeRow(NamedTuple):
     position: int
 
 
+class Draw(NamedTuple):
+    """How the token at `position` is chosen: the likeliest at temperature 0, else drawn for (seed, position)."""
+
+    temperature: float
+    seed: int
+    position: int
+
+
 @dataclass(slots=True)
 class Held:
     """Blocks [first, end) of a plan; `part` once they are loaded."""

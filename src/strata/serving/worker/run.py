@@ -9,7 +9,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +19,15 @@ from typing import Final
 from starlette.applications import Starlette
 
 from strata.net.server import serve
+from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import JoinMessage, node_client
 from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
+from strata.serving.worker.holder import StageMaker
 from strata.serving.worker.links import HttpGateway, HttpPeers, hops
-from strata.serving.worker.model import LayerMaker, use_one_thread
-from strata.serving.worker.shape import Shape
 from strata.serving.worker.worker import Worker
 
 DRAIN_S: Final = 30.0
@@ -38,15 +38,17 @@ DRAIN_S: Final = 30.0
 class WorkerSettings:
     """Who the worker is and where; `url` is where others reach it, `token` what all nodes show.
 
-    tls: what it shows itself; authority: whose certificates it believes besides the system's.
+    maker: makes the model's layers. in_thread: what the thread that runs them does first. tls: what it shows
+    itself; authority: whose certificates it believes besides the system's.
     """
 
     node_id: str
     url: str
     gateway: str
-    shape: Shape
+    model: HostedModel
+    maker: StageMaker
     hardware: Hardware
-    device: str = "cpu"
+    in_thread: Callable[[], None] = lambda: None
     token: str = ""
     region: str = ""
     tls: ssl.SSLContext | None = None
@@ -69,12 +71,12 @@ class _WorkerProcess:
         self._client = node_client(settings.token, settings.authority)
         self.worker = Worker(
             settings.node_id,
-            settings.shape.hosted,
-            LayerMaker(settings.shape, settings.device),
+            settings.model,
+            settings.maker,
             memory_bytes=settings.hardware.memory_bytes,
             peers=HttpPeers(self._client, node_id=settings.node_id, step_limit_s=STEP_LIMIT_S),
             clock=monotonic,
-            in_thread=use_one_thread,
+            in_thread=settings.in_thread,
         )
         self.worker.stage.url = settings.url
         card = JoinMessage(
@@ -82,7 +84,7 @@ class _WorkerProcess:
             incarnation=time_ns() // 1_000_000,
             url=settings.url,
             region=settings.region,
-            fingerprint=settings.shape.fingerprint,
+            fingerprint=settings.model.fingerprint,
             **settings.hardware._asdict(),
         )
         self.worker.incarnation = card.incarnation

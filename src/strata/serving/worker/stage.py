@@ -13,9 +13,11 @@ from concurrent.futures import Executor
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from strata.clock import Clock
 from strata.serving.wire import Phase, StepHeader, StepSample, TokenMessage
-from strata.serving.worker.holder import AttemptKey, ChainError, DecodeRow, Holder, Refused, Sequence
+from strata.serving.worker.holder import AttemptKey, ChainError, DecodeRow, Draw, Holder, Refused, Sequence
 from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.turns import Turns
 
@@ -91,6 +93,8 @@ class StageRunner:
         if len(header.stages) > 1:
             await self.peers.step(header.model_copy(update={"stages": header.stages[1:]}), hidden)
             return
+        if header.is_partial:
+            return
         assert token is not None, "the last stage chooses a token"
         message = TokenMessage(request_id=header.request_id, attempt=header.attempt, step=header.step, token=token)
         if header.first_url == self.url:
@@ -130,22 +134,25 @@ class StageRunner:
             rows = [DecodeRow(step.sequence.cache, step.given[0], step.header.position) for step in steps]
             hidden = held.part.step(rows)
             parts = [hidden[i : i + 1] for i in range(len(steps))]
-        done = [(part, self._chosen(step, part)) for step, part in zip(steps, parts, strict=True)]
+        tokens = self._chosen(steps, parts)
         if not first.replayed:  # tokens one by one would make a prefill look slow
-            phase: Phase = "decode" if first.position else "prefill"
-            units = len(steps) if first.position else len(steps[0].given)
+            phase: Phase = "prefill" if steps[0].kind is None else "decode"
+            units = len(steps[0].given) if steps[0].kind is None else len(steps)
             context = sum(step.header.position for step in steps) / len(steps)
             self.samples.append(StepSample(phase, held.first, held.end, units, context, perf_counter() - start))
-        return done
+        return list(zip(parts, tokens, strict=True))
 
-    def _chosen(self, step: _Step, hidden: Any) -> int | None:
-        header = step.header
-        if len(header.stages) > 1:
-            return None
-        chosen: int = step.sequence.held.part.choose(
-            hidden,
-            temperature=header.temperature,
-            seed=header.seed,
-            position=header.position + len(step.given),
-        )
-        return chosen
+    def _chosen(self, steps: list[_Step], parts: list[Any]) -> list[int | None]:
+        """Return the tokens of those whose last stage this is: all go through the head together."""
+        last = [i for i, step in enumerate(steps) if len(step.header.stages) == 1 and not step.header.is_partial]
+        tokens = list[int | None]([None] * len(steps))
+        if last:
+            draws = []
+            for i in last:
+                header, given = steps[i].header, steps[i].given
+                draws.append(Draw(header.temperature, header.seed, header.position + len(given)))
+            hidden = np.concatenate([parts[i][-1:] for i in last])
+            chosen = steps[0].sequence.held.part.choose(hidden, draws)
+            for i, token in zip(last, chosen, strict=True):
+                tokens[i] = token
+        return tokens
