@@ -488,3 +488,13 @@ def test_who_came_meanwhile_is_released_before_all_others_are_told() -> None:
     world.controller.timer = lambda: 0.0
     assert not world.controller.cycle(world.now_s, stamp=STAMP)
     assert told() == ["c"]
+
+
+def test_of_a_place_that_a_job_has_no_longer_nothing_is_told() -> None:
+    world, now_s = Cluster(n1=A100, n2=A100), itertools.count(0.0, 0.2)
+    world.controller.timer = lambda: next(now_s)
+    for name in ("a", "b"):
+        world.put(kinds.JOB, objects.job(name, devices=8))
+    world.step()
+    world.cache.changed(kinds.JOB, world.job("b"), is_gone=True)
+    assert world.step() == []

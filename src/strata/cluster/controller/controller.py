@@ -148,7 +148,10 @@ class Controller:
         until_s = self.timer() + self.policy.explain_s
         while self._to_report and self.timer() < until_s:  # the rest after those that came meanwhile are released
             workload, evaluation = self._to_report.popleft()
-            self.apply(report(snapshot, workload, explain(evaluation)))
+            with self.lock:
+                held, placed = self.cache.placement_of(workload.gang), evaluation.choice.placement
+            if held and placed and held.nodes == placed.nodes:  # else another led meanwhile, and moved it
+                self.apply(report(snapshot, workload, explain(evaluation)))
         for workload, reason in decisions.unreleasable:
             self.apply(report(snapshot, workload, just(reason)))
         if not (self._explain(snapshot, decisions) and decisions.is_whole) or self._to_report:
