@@ -10,8 +10,9 @@ import numpy as np
 
 from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link
 from strata.simulate.report import StepReport
-from strata.training.plan.exact.chain import Chain, chains
+from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import chains
 from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.layers import LayerTable
@@ -162,7 +163,8 @@ def every_plan(problem: Problem, *, all_splits: bool = True) -> list[tuple[Train
                 if has_room_and_links(problem, setting, order):
                     for chain in chains(problem, setting, order):
                         if isinstance(chain, Chain):
-                            plans += [*chain.plans, *(chain.within(np.inf) if all_splits else ())]
+                            others = chain.within(lambda: np.inf) if all_splits else ()
+                            plans += [*chain.plans, *(plan for _, plan in others)]
     shards = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
     for way in range(len(shards.ways)):
         for group in range(len(shards.groups)):

@@ -129,9 +129,7 @@ class StepModel:
             forward.append(exchange.forward_s)
             backward.append(exchange.backward_s)
             useful.append(float(layers.useful[z] - layers.useful[a]))
-            # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
-            held_s = float(layers.update[z] - layers.update[a]) / self._expert_saving(plan, stage)
-            update = max(update, held_s / shards)
+            update = max(update, self._update_s(plan, stage, layers, shards))
             sync, gather = max(sync, exchange.sum_s), max(gather, exchange.gather_s)
         boundary = self.job.layers.boundary_bytes
         sizes = [
@@ -143,6 +141,15 @@ class StepModel:
         return PipelineTimes(
             tuple(forward), tuple(backward), tuple(useful), update, there, back, sync, gather
         )  # fmt: skip
+
+    def update_s(self, plan: TrainingPlan, stage: Stage, pipeline: Pipeline) -> float:
+        """Return how long a stage of a pipeline updates its weights."""
+        return self._update_s(plan, stage, self.stage_layers(plan, stage), plan.state_shards(pipeline))
+
+    def _update_s(self, plan: TrainingPlan, stage: Stage, layers: LayerSums, shards: int) -> float:
+        # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
+        held_s = float(layers.update[stage.first_layer + stage.num_layers] - layers.update[stage.first_layer])
+        return held_s / self._expert_saving(plan, stage) / shards
 
     def exchange(self, plan: TrainingPlan, stage: Stage, *, replicas: int, copy_devices: int) -> CopyExchange:
         """Return the work of a stage with what its copies exchange; one takes `copy_devices` of the domain."""

@@ -19,8 +19,9 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.clock import Check, unlimited
-from strata.simulate.order import KINDS, StageWork, target
+from strata.simulate.order import KINDS, StageWork, fixed_orders, target
 from strata.simulate.timeline import SpanKind
+from strata.workload.job import Schedule
 
 MOST_WORK: Final = 1 << 14
 """Operations that are stepped through (some hundredths of a second); of more, the pace is taken from fewer."""
@@ -71,6 +72,28 @@ def ordered_s(busy_s: Floats, wires: Wires, orders: Orders, *, check: Check = un
         part = slice(first, min(first + rows, plans))
         step_s[part] = _run(levels, count, busy[:, part], serial[:, part], latency[:, part])
     return step_s
+
+
+@lru_cache(maxsize=256)
+def planes(schedule: Schedule, stages: int, microbatches: int, chunks: int) -> Floats:
+    """Return g [K, 3, S] with step time >= Σ g × busy of every pipeline in these orders; of too many, none.
+
+    The step time is the longest of many sums of operations: convex, so that no step is faster than a plane through
+    any of its points says. Those here touch it where all stages take as long, and where one takes longer.
+    """
+    orders = fixed_orders(schedule, stages, microbatches, chunks)
+    if sum(map(len, orders)) * stages * stages > _CELLS:
+        return np.empty((0, 3, stages))
+    at = np.ones((stages + 1, 3, stages)) + 1e-3 * np.random.default_rng(0).random((stages + 1, 3, stages))
+    at[np.arange(stages), :, np.arange(stages)] *= 1.5
+    at[:, 2] *= any(work.kind is SpanKind.WEIGHT for order in orders for work in order)
+    steps = 1e-7 * np.eye(3 * stages).reshape(-1, 3, stages)
+    moved = np.concatenate([at[:, None], at[:, None] + steps], axis=1)
+    none = np.zeros((len(at) * moved.shape[1], 2 * stages))
+    step_s = ordered_s(moved.reshape(-1, 3, stages), Wires(none, none), orders).reshape(moved.shape[:2])
+    counts = ((step_s[:, 1:] - step_s[:, :1]) / 1e-7).round().reshape(at.shape)
+    touching = np.isclose((counts * at).sum(axis=(1, 2)), step_s[:, 0], rtol=1e-9)
+    return np.unique(counts[touching], axis=0)
 
 
 def _run(levels: Sequence[_Level], count: int, busy: Floats, serial: Floats, latency: Floats) -> Floats:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.clock import Check
+from strata.clock import Check, unlimited
 from strata.simulate import screening
 from strata.simulate.order import ORDERED, fixed_orders
 from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
@@ -54,18 +54,22 @@ class PipelineTimes:
 
 
 def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:
-    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk.
+    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk."""
+    return split_work_s(plan, *(np.array(each) for each in (times.forward_s, times.backward_s, times.useful_s)))
+
+
+def split_work_s(plan: TrainingPlan, forward: Floats, backward: Floats, useful: Floats) -> Floats:
+    """Return `operations_s` of whole stages [..., S] as [..., 3, S].
 
     Where weight gradients are apart they take a third of the useful work, as a forward does: each matrix is
     multiplied with once forward and twice backward (arXiv 2401.10241 §2). A profile may have shorter backwards: of
     those at most half.
     """
-    forward, backward = np.array(times.forward_s), np.array(times.backward_s)
     weight = np.zeros_like(forward)
     if plan.schedule is Schedule.ZERO_BUBBLE:
-        weight = np.minimum(np.array(times.useful_s) / 3, backward / 2)
+        weight = np.minimum(useful / 3, backward / 2)
     chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
-    return np.stack([forward, backward - weight, weight]) / chunks
+    return np.stack([forward, backward - weight, weight], axis=-2) / chunks
 
 
 def wrap_hop(cuts: Sequence[Hop]) -> Hop:
@@ -112,20 +116,35 @@ def pipelines_s(
 def _ordered_s(
     pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], check: Check
 ) -> Floats:
-    """Return the exact time of pipelines of one schedule and as many stages, chunks and microbatches.
+    """Return the exact time of pipelines of one schedule and as many stages, chunks and microbatches."""
+    plan, pipeline = pieces[0]
+    busy_s = np.array([operations_s(plan, item) for (plan, _), item in zip(pieces, times, strict=True)])
+    rows = [_wires(item.there, item.back) for item in times]
+    serial, latency = (np.array(each) for each in zip(*rows, strict=True))
+    return in_order_s(plan, pipeline, busy_s, Wires(serial, latency), check=check)
+
+
+def wires(there: Sequence[Hop], back: Sequence[Hop], pipelines: int) -> Wires:
+    """Return the wires of some pipelines [P] over the same cuts."""
+    serial, latency = (np.broadcast_to(row, (pipelines, len(row))) for row in _wires(there, back))
+    return Wires(serial, latency)
+
+
+def _wires(there: Sequence[Hop], back: Sequence[Hop]) -> tuple[Floats, Floats]:
+    rows = np.zeros((2, 2 * len(there) + 2))
+    for way, hops_ in enumerate(((*there, wrap_hop(there)), (wrap_hop(back), *back))):
+        rows[:, way::2] = [[hop.serial_s for hop in hops_], [hop.latency_s for hop in hops_]]
+    return rows[0], rows[1]
+
+
+def in_order_s(
+    plan: TrainingPlan, pipeline: Pipeline, busy_s: Floats, wires: Wires, *, check: Check = unlimited
+) -> Floats:
+    """Return the exact time of pipelines that all go through the orders of one, from `operations_s` of each
+    [P, 3, S].
 
     Of more operations than can be stepped through, the pace is that of fewer microbatches (see `pipeline`).
     """
-    plan, pipeline = pieces[0]
-    busy_s = np.array([operations_s(plan, item) for (plan, _), item in zip(pieces, times, strict=True)])
-    serial, latency = (np.zeros((len(times), 2 * len(pipeline.stages))) for _ in range(2))
-    for row, item in enumerate(times):
-        there = (*item.there, wrap_hop(item.there))
-        back = (wrap_hop(item.back), *item.back)
-        for way, hops_ in enumerate((there, back)):
-            serial[row, way::2] = [hop.serial_s for hop in hops_]
-            latency[row, way::2] = [hop.latency_s for hop in hops_]
-    wires = Wires(serial, latency)
 
     def taking(count: int) -> Floats:
         check()

@@ -14,8 +14,8 @@ from strata.training.plan.baselines.context import Context, evaluate
 from strata.training.plan.baselines.floor import chain_floors
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share, uniform_chain
-from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.objective import Scales, money
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Objective, Recompute

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from strata.decision import Reason
-from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import build_chain
 from strata.workload.job import Recompute, Schedule
 from strata.workload.pins import Pins
 from tests.support.builders import card, domain, fleet, job, layers

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from strata.decision import Reason
 from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
-from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.objective import money
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
@@ -147,7 +147,8 @@ def test_gradient_sums_hide_behind_what_is_recomputed_in_part_too(seed):
         bound_s = space.bounds(setting).step_s[0]
         chains = space.open(setting, 1) if np.isfinite(bound_s) else []
         for chain in [] if isinstance(chains, Reason) else chains:
-            for report in problem.model.reports([*chain.plans, *chain.within(np.inf)]):
+            others = [plan for _, plan in chain.within(lambda: np.inf)]
+            for report in problem.model.reports([*chain.plans, *others]):
                 assert max(bound_s, chain.bound_s) <= report.step_time_s * (1 + EPS)
 
 

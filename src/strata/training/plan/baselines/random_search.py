@@ -10,9 +10,10 @@ import numpy as np
 from strata.training.plan.baselines.context import Context, best_first
 from strata.training.plan.baselines.floor import chain_floors, scores
 from strata.training.plan.exact.alone import SingleDomains
-from strata.training.plan.exact.chain import Chain, chains
+from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import chains
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.plan import TrainingPlan
 

@@ -1,53 +1,37 @@
-"""One pipeline made concrete: stages in their domains, their warm-ups, and every split of the layers that fits."""
+"""Stages in their domains under one schedule, and the plans of every split of their layers that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import heapq
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
 from strata.clock import Check, unlimited
-from strata.decision import Reason
-from strata.fleet.fleet import Domain
-from strata.simulate.least_recomputed import NEVER
-from strata.simulate.memory import StageShape
-from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
-from strata.simulate.pipeline_times import stack
-from strata.simulate.traffic import Hop, hops
-from strata.training.plan.exact.config import ParallelConfig
-from strata.training.plan.exact.memory_fit import fitting, without_recomputation
+from strata.simulate.order import ORDERED
+from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.simulate.pipeline_times import in_order_s, split_work_s, wires
+from strata.simulate.traffic import Hop
+from strata.training.plan.exact.copy_sums import end_s, ends_s
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation, zero_stages
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.splits import EXACT, Splits
-from strata.units import show_bytes
-from strata.workload.job import Recompute, Schedule, TrainingJob
-from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.plan import TrainingPlan
 
-CHUNKS: Final = (8, 4, 2)
-"""Chunks of an interleaved stage that are tried."""
+SHARE: Final = 1 / 64
+LEAST_SHARE: Final = 1 / 4096
+"""Splits are looked for whose bounds are in the first such share of what is below a limit, then in the rest."""
 
-UNEVEN: Final = 1.25
-"""The largest chunk has at most so many times the layers of the mean."""
-
-PACED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-"""Schedules of which hardly more than the slowest stage counts: their split is that whose slowest is fastest."""
-
-WHOLE_WEIGHTS: Final = 2
-"""Up to this ZeRO stage a higher one holds all that a lower one does; stage 3 has layers gathered beside it."""
-
-MANY: Final = 10**9
-"""Microbatches so many that only the slowest stage counts."""
-
-FEW: Final = 64
+FEW: Final = 16
+ENOUGH: Final = 4
 MOST_TIMED: Final = 4096
-"""Splits of one chain whose pipelines are timed together before any is built, a FEW of them first."""
-
-Layout = tuple[tuple[Domain, int], ...]
-"""Domain and tensor-parallel degree of each stage, in pipeline order."""
+MOST_OPERATIONS: Final = 1 << 23
+"""Splits of one chain whose pipelines are timed together: as many as have so many operations."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +60,24 @@ class Chain:
         """Those of the split of the least bound."""
         return (self.plan, *self.others)
 
-    @property
+    @cached_property
     def bound_s(self) -> float:
         """What no split's step can beat."""
-        return self.after_s + (self.splits.bound_s if self.splits is not None else 0.0)
+        if self.splits is None:
+            return self.after_s
+        least_s = max(self.after_s, *(float(each.min()) for each in self._ends_s))
+        return self.splits.bound_s + min(least_s, self.splits.bound_s + self.after_s)
+
+    @cached_property
+    def _ends_s(self) -> tuple[Floats, Floats]:
+        """See `copy_sums.ends_s`; inf for stages that alone take twice the bound."""
+        assert self.splits is not None, "who asks has splits"
+        most_s = 4 * self.splits.bound_s / self.splits.microbatches
+        return ends_s(self.problem, self._bare, (self.splits.times[0], self.splits.times[-1]), most_s=most_s)
+
+    @property
+    def _bare(self) -> TrainingPlan:
+        return without_recomputation(self.problem, self.plan) or self.plan
 
     def least(self, step_s: float) -> tuple[float, float]:
         """Return bounds on utilisation (from above) and money (USD, from below) of a step that takes so long."""
@@ -102,36 +100,101 @@ class Chain:
             low, high = (middle, high) if is_worth(middle) else (low, middle)
         return high
 
-    def within(self, limit_s: float, *, check: Check = unlimited) -> Iterator[TrainingPlan]:
-        """Yield the plan of every other split whose step could take at most `limit_s`; `check` may end it."""
+    def within(
+        self, limit_s: Callable[[], float], *, check: Check = unlimited
+    ) -> Iterator[tuple[float, TrainingPlan]]:
+        """Yield the plan of every other split whose step could take at most `limit_s()`; `check` may end it.
+
+        With each comes what neither it nor any that is left can beat. A limit may fall from one to the next.
+        """
         own = tuple(stage.num_layers for stage in self.plan.pipelines[0].stages)
-        bare = without_recomputation(self.problem, self.plan) or self.plan
-        for counts in self._close(limit_s - self.after_s, check):
+        for least_s, counts in self._close(limit_s, check):
             if counts != own:
-                plan = _with_layers(bare, counts)
-                yield from fitting(self.problem, plan, _zero_stages(self.problem, plan))
+                plan = with_layers(self._bare, counts)
+                for fits in fitting(self.problem, plan, zero_stages(self.problem, plan)):
+                    yield least_s, fits
 
-    def _close(self, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:
-        """Yield the splits within a limit, the first MOST_TIMED of them as far as the recurrence says so, too."""
-        splits = self.splits.within(limit_s, check=check) if self.splits is not None else iter(())
-        for size in (FEW, MOST_TIMED):
-            done = list(islice(splits, size))
-            for counts, time_s in zip(done, self._least_s(done) if done else (), strict=True):
-                if time_s <= limit_s * EXACT:
-                    yield counts
-        yield from splits
+    def _close(self, limit_s: Callable[[], float], check: Check) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """Yield the splits within a limit, those of the shortest steps first, with what all that are left take.
 
-    def _least_s(self, splits: Sequence[tuple[int, ...]]) -> Floats:
-        """Return the time of the pipeline in each of these splits, but for what its copies exchange."""
+        Where there are more than MOST_TIMED, those come last that are not timed.
+        """
+        if self.splits is None:
+            return
+        after_s, pipeline = self.bound_s - self.splits.bound_s, self.plan.pipelines[0]
+        most = MOST_OPERATIONS // (3 * len(pipeline.stages) * pipeline.microbatches * self.plan.virtual_stages)
+        most, timed = max(FEW, min(MOST_TIMED, most)), set[tuple[int, ...]]()
+        left: list[tuple[float, float, tuple[int, ...]]] = []
+        # Of all splits whose bounds are below the floor the times are known.
+        floor_s, share = self.bound_s, SHARE
+        while floor_s < limit_s():
+            wide_s = floor_s + share * (limit_s() - floor_s) if np.isfinite(limit_s()) else np.inf
+            others = self.splits.within(wide_s - after_s, check=check)
+            new = [counts for counts in islice(others, most) if counts not in timed]
+            untimed = next(others, None)
+            timed.update(new)
+            if new:
+                pipelines_s = self._pipeline_s(np.array(new), check)
+                bounds_s = pipelines_s + self._least_ends_s(np.array(new))
+                left += zip(bounds_s.tolist(), pipelines_s.tolist(), new, strict=True)
+                heapq.heapify(left)
+            if untimed is None:
+                floor_s, share = wide_s, min(1.0, 4 * share)
+            else:
+                share /= 4
+            early = FEW if untimed is not None else 0
+            while left and (left[0][0] <= floor_s or early) and left[0][0] <= limit_s() * EXACT:
+                least_s, pipeline_s, counts = left[0]
+                # What follows in the stages between the first and the last takes longer to find out.
+                closer_s = pipeline_s + self._end_s(counts) if np.isfinite(pipeline_s) else least_s
+                if closer_s > least_s:
+                    heapq.heapreplace(left, (closer_s, np.inf, counts))
+                else:
+                    heapq.heappop(left)
+                    early = max(0, early - 1)
+                    yield min(least_s, floor_s), counts
+            if untimed is not None and (share < LEAST_SHARE or len(timed) > ENOUGH * most):
+                yield from ((floor_s, each) for each in chain([untimed], others) if each not in timed)
+                return
+
+    def _least_ends_s(self, counts: Ints) -> Floats:
+        """Return what follows the microbatches at least with so many layers a stage [N, S]."""
+        first_s, last_s = self._ends_s
+        ends_s = np.maximum(first_s[counts[:, 0]], last_s[counts[:, -1]])
+        # Of a stage that is left out there, what follows is not known.
+        return np.maximum(np.where(np.isfinite(ends_s), ends_s, 0.0), self.after_s)
+
+    def _end_s(self, counts: tuple[int, ...]) -> float:
+        """Return what follows the microbatches, in each of the stages."""
         assert self.splits is not None, "who asks has splits"
-        pipeline, ends = self.plan.pipelines[0], np.cumsum([[0, *counts] for counts in splits], axis=1)
-        bare = without_recomputation(self.problem, self.plan) or self.plan
-        forward, backward = np.empty((2, *ends[:, 1:].shape))
+        stages, most_s = self._bare.pipelines[0].stages, 0.0
+        for stage, times, run in zip(
+            stages, self.splits.times, pairwise(np.cumsum([0, *counts]).tolist()), strict=True
+        ):
+            if (stage.domain, run) not in self._known_ends:
+                self._known_ends[stage.domain, run] = end_s(self.problem, self._bare, stage, run, times)
+            most_s = max(most_s, self._known_ends[stage.domain, run])
+        return most_s
+
+    @cached_property
+    def _known_ends(self) -> dict[tuple[str, tuple[int, int]], float]:
+        return {}
+
+    def _pipeline_s(self, counts: Ints, check: Check) -> Floats:
+        """Return the time of the pipeline with so many layers a stage [N, S], but for what its copies exchange."""
+        assert self.splits is not None, "who asks has splits"
+        pipeline, ends = self.plan.pipelines[0], np.cumsum(np.insert(counts, 0, 0, axis=1), axis=1)
+        forward, backward, useful = np.empty((3, *ends[:, 1:].shape))
         for i, stage in enumerate(pipeline.stages):
-            sums = self.problem.model.stage_layers(bare, stage).forward
-            forward[:, i] = sums[ends[:, i + 1]] - sums[ends[:, i]]
+            layers, first, last = self.problem.model.stage_layers(self._bare, stage), ends[:, i], ends[:, i + 1]
+            forward[:, i] = layers.forward[last] - layers.forward[first]
+            useful[:, i] = layers.useful[last] - layers.useful[first]
             # What is recomputed comes with the backward.
-            backward[:, i] = self.splits.times[i][ends[:, i], ends[:, i + 1]] - forward[:, i]
+            backward[:, i] = self.splits.times[i][first, last] - forward[:, i]
+        if self.plan.schedule in ORDERED:
+            there, back = ([cut[way] for cut in self.cuts] for way in (0, 1))
+            work_s = split_work_s(self.plan, forward, backward, useful)
+            return in_order_s(self.plan, pipeline, work_s, wires(there, back, len(counts)), check=check)
         links = [
             np.broadcast_to([getattr(cut[way], name) for cut in self.cuts], forward[:, 1:].shape)
             for way in (0, 1)
@@ -141,278 +204,32 @@ class Chain:
         return np.asarray(recurrence_s(StageTimes(forward, backward, *links), pipeline.microbatches, warmup))
 
 
-def chunk_counts(job: TrainingJob, stages: int) -> tuple[int, ...]:
-    """Return how many chunks so many interleaved stages may have, most first: some of CHUNKS, or what is fixed.
+class OtherSplits:
+    """The plans of a chain in other splits, some at a time, those that could be fastest first."""
 
-    The model takes chunks as equal, so the largest has hardly more layers than the mean, embedding and head
-    counted or left out.
-    """
-    fixed, layers = job.pins.virtual_stages, len(job.layers)
-    if fixed is not None:
-        return (fixed,) if 1 < fixed <= layers // stages else ()
-    return tuple(v for v in CHUNKS if v * stages <= layers and _is_even(layers, v * stages))
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.least_s, self.num_taken, self._limit_s = chain, chain.bound_s, 0, np.inf
+        self._left: Iterator[tuple[float, TrainingPlan]] | None = None
 
-
-def _is_even(layers: int, pieces: int) -> bool:
-    return any(-(-count // pieces) * pieces <= UNEVEN * count for count in (layers, layers - 2) if count > 0)
-
-
-def schedules_of(
-    job: TrainingJob, stages: int, microbatches: int, *, crosses: bool, among: Sequence[Schedule]
-) -> Iterator[tuple[Schedule, int]]:
-    """Yield the schedules `among` some, and their chunks a stage, that a pipeline may follow."""
-    fixed = job.pins.virtual_stages or 1
-    if stages == 1 or fixed > 1:
-        among = (Schedule.ONE_F_ONE_B,) if fixed == 1 else (Schedule.INTERLEAVED,)
-    for schedule in among:
-        if schedule is Schedule.LATENCY_AWARE and not crosses:
-            continue
-        if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in job.schedules:
-            continue  # without a slow link GPipe only costs memory
-        if schedule is not Schedule.INTERLEAVED:
-            yield schedule, 1
-        elif not crosses and stages > 1 and not microbatches % stages:
-            yield from ((schedule, chunks) for chunks in chunk_counts(job, stages))
+    def take(self, limit_s: float, most: int, *, check: Check) -> list[TrainingPlan]:
+        """Return plans not taken before that could take at most `limit_s`; `least_s` is then what is left."""
+        self._limit_s = limit_s
+        if self._left is None:
+            self._left = self.chain.within(lambda: self._limit_s, check=check)
+        new = list(islice(self._left, most))
+        last = next(self._left, None)
+        self.least_s = np.inf if last is None else last[0]
+        if last is not None:
+            self._left = chain([last], self._left)
+        self.num_taken += len(new)
+        return [plan for _, plan in new]
 
 
-def build_chain(
-    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
-    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None,
-) -> Iterator[TrainingPlan | Reason]:  # fmt: skip
-    """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
-    for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
-        if isinstance(chain, Chain):
-            yield from chain.plans
-        elif chain is not None:
-            yield chain
-
-
-def chains(
-    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
-    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None, limit_s: float = np.inf,
-) -> Iterator[Chain | Reason | None]:  # fmt: skip
-    """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
-
-    A schedule that does not fit memory yields its Reason instead, one of which no pipeline takes less than
-    `limit_s` None. `microbatches` per copy is the whole batch's unless given (a pipeline of several, which share
-    the batch); `schedules` are the job's, in its order.
-    """
-    count = microbatches or problem.microbatches(config)
-    stages: list[tuple[Domain, int]] = []
-    for domain in (problem.fleet.domains[i] for i in order):
-        ranks = problem.ranks(domain, config)
-        if problem.layers(domain, config) is None:
-            kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
-            yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
-            return
-        stages += [(domain, ranks)] * problem.stages(domain, config)
-    if not 1 <= len(stages) <= len(problem.job.layers):
-        return
-    row = _Row(problem, config, tuple(stages), count)
-    among = problem.job.schedules if schedules is None else schedules
-    for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
-        chain = row.scheduled(schedule, chunks, limit_s)
-        yield chain
-        if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
-            continue
-        # Stages that recompute are slower: they hide a link with fewer microbatches in flight.
-        if isinstance(chain, Reason) or chain.plan.recompute is Recompute.FULL:
-            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s)
-            yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
-
-
-@dataclass(frozen=True)
-class _Row:
-    """Stages in order, and how many microbatches each copy works through."""
-
-    problem: Problem
-    config: ParallelConfig
-    layout: Layout
-    microbatches: int
-    is_slow: bool = False
-    """Warm-ups are those of stages that recompute all their layers."""
-
-    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float) -> Chain | Reason | None:
-        """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
-        count = self.microbatches
-        warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
-        paced = schedule in PACED
-        any_counts = (
-            *[chunks] * (len(self.layout) - 1),
-            len(self.problem.job.layers) - chunks * (len(self.layout) - 1),
-        )
-        plan = self._plan(any_counts, warmup, schedule, chunks)  # what memory depends on has no layers in it
-        if schedule is Schedule.GPIPE:
-            plan = _with_warmup(plan, [count - 1] * len(self.layout))
-        elif schedule is Schedule.LATENCY_AWARE:
-            plan = _with_layers(plan, self._free(count, chunks))
-            timed = replace(plan, recompute=Recompute.FULL) if self.is_slow else plan
-            times = stack([self.problem.model.times(timed, plan.pipelines[0])])
-            deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
-            plan = _with_warmup(plan, [int(w) for w in deeper])
-        zero_stages = _zero_stages(self.problem, plan)
-        several = MANY if paced else count
-        each = [self._splits(replace(plan, zero_stage=zero), (zero,), several, chunks) for zero in zero_stages]
-        least_s = min(splits.bound_s for splits in each)
-        if limit_s <= least_s * (count / several * (1 - 1e-6) if paced else 1.0) < np.inf:
-            return None
-        best = [splits.best for splits in each]
-        counted = [_with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
-        plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, zero_stages)]
-        if not plans:
-            plan = _with_layers(plan, self._free(several, chunks))
-            if self.problem.is_partial and plan.recompute is Recompute.NONE:
-                plan = replace(plan, recompute=Recompute.FULL)
-            return _too_large(self.problem, replace(plan, zero_stage=max(zero_stages)))
-        if len(plans) > 1:
-            plans.sort(key=lambda fits: self.problem.model.bounds([fits])[0].step_time_s)
-        messages = count * self.config.data_parallel
-        useful_s = self.problem.compute_cost(self.config).useful_s
-        most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
-        return Chain(
-            self.problem,
-            plans[0],
-            None if paced or len(self.layout) == 1 else self._splits(plan, zero_stages, count),
-            egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
-            useful_s=messages * most_useful_s,
-            others=tuple(plans[1:]),
-            cuts=tuple(self._hops),
-        )
-
-    def _free(self, microbatches: int, chunks: int) -> tuple[int, ...]:
-        """Return the split of the least bound, memory left out."""
-        free = self._splits(None, (), microbatches, chunks).best
-        assert free is not None, "no more stages or chunks than layers"
-        return free
-
-    def _splits(
-        self, plan: TrainingPlan | None, zero_stages: tuple[int, ...], microbatches: int, chunks: int = 1
-    ) -> Splits:
-        """Return the splits whose stages each fit under one of these ZeRO stages; without a plan, all.
-
-        Every stage has at least a layer for each of its `chunks`.
-        """
-        config, kinds = self.config, self.problem.kinds
-        shapes: list[tuple[StageShape, ...]] = [()] * len(self.layout)
-        warmup: tuple[int, ...] = ()
-        if plan is not None:
-            pipeline = plan.pipelines[0]
-            if max(zero_stages) <= WHOLE_WEIGHTS:
-                zero_stages = (max(zero_stages),)
-            with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
-            shapes = [
-                tuple(StageShape.of(each, pipeline, position) for each in with_zero)
-                for position in range(len(self.layout))
-            ]
-            if plan.schedule not in PACED:
-                warmup = tuple(min(stage.warmup, microbatches - 1) for stage in pipeline.stages)
-        row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
-        key = (row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, microbatches, chunks)
-        if key not in self.problem.splits:
-            times = [
-                self._stage_s(domain, some, chunks) for (domain, _), some in zip(self.layout, shapes, strict=True)
-            ]
-            self.problem.splits[key] = Splits(times, self._hops_s, warmup, self._slowest_s, microbatches)
-        return self.problem.splits[key]
-
-    def _stage_s(self, domain: Domain, shapes: tuple[StageShape, ...], chunks: int) -> Floats:
-        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too few or many."""
-        problem, config = self.problem, self.config
-        key = (problem.kinds[domain.name], problem.ranks(domain, config), config.work, shapes, chunks)
-        if key not in problem.stage_times:
-            layers = problem.layers(domain, config)
-            assert layers is not None, "domains of unknown speed are excluded before"
-            times = layers.work[None, :] - layers.work[:, None]
-            at, limit_bytes = np.arange(len(times)), problem.model.memory_limit_bytes(domain)
-            fits = at[None, :] >= at[:, None] + chunks
-            if shapes and problem.recomputes_some(config):
-                again = [self._again_s(domain, shape, limit_bytes, is_whole=chunks > 1) for shape in shapes]
-                times = times + np.min(again, axis=0)
-            elif shapes:
-                fits &= np.any([problem.fitting(shape, limit_bytes) for shape in shapes], axis=0)
-            problem.stage_times[key] = np.where(fits, times, np.inf)
-        return problem.stage_times[key]
-
-    def _again_s(self, domain: Domain, shape: StageShape, limit_bytes: float, *, is_whole: bool) -> Floats:
-        """Return what runs of layers take longer because they recompute as many of them as they must, or all of
-        them (`is_whole`) [L + 1, L + 1]; inf where they do not fit even so."""
-        count = self.problem.recomputing(shape).counts(shape.in_flight, limit_bytes)
-        if not count.any():
-            return np.zeros(count.shape)
-        more, at = self.problem.again_s(domain, self.config), np.arange(len(count))
-        last = np.minimum(at[:, None] + count, len(at) - 1)
-        if is_whole:
-            last = np.where(count > 0, at[None, :], at[:, None])
-        return np.where(count < NEVER, more[last] - more[:, None], np.inf)
-
-    @cached_property
-    def _hops_s(self) -> tuple[float, ...]:
-        return tuple(hop.serial_s + hop.latency_s + back.serial_s + back.latency_s for hop, back in self._hops)
-
-    @cached_property
-    def _slowest_s(self) -> float:
-        return max((max(hop.serial_s, back.serial_s) for hop, back in self._hops), default=0.0)
-
-    @cached_property
-    def _hops(self) -> list[tuple[Hop, Hop]]:
-        """What a microbatch costs at least over each cut, there and back."""
-        context = self.config.context_parallel
-        stages = tuple(Stage(domain.name, 0, 0, ranks, 0, context) for domain, ranks in self.layout)
-        pipeline = Pipeline(stages, self.config.data_parallel, self.microbatches)
-        sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(stages) - 1)
-        return hops(self.problem.fleet, pipeline, sizes)
-
-    def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule, chunks: int) -> TrainingPlan:
-        stages = tuple(
-            Stage(domain.name, 0, 0, ranks, depth, self.config.context_parallel)
-            for (domain, ranks), depth in zip(self.layout, warmup, strict=True)
-        )
-        plan = TrainingPlan(
-            pipelines=(Pipeline(stages, self.config.data_parallel, self.microbatches),),
-            microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
-            virtual_stages=chunks,
-            local_steps=2 if self.config.holds_outer else 1,  # memory asks whether there are several, not how many
-            context_exchange=self.config.context_exchange, expert_parallel=self.config.expert_parallel,
-        )  # fmt: skip
-        if self.microbatches == self.problem.microbatches(self.config):
-            plan = plan.with_samples(self.problem.job.global_batch)
-        return _with_layers(plan, counts)
-
-
-def _zero_stages(problem: Problem, plan: TrainingPlan) -> tuple[int, ...]:
-    stages = problem.job.zero_stages
-    pipeline = plan.pipelines[0]
-    return stages if pipeline.replicas * pipeline.stages[0].context_parallel > 1 else stages[:1]
-
-
-def _too_large(problem: Problem, plan: TrainingPlan) -> Reason:
-    """Return which stage lacks most memory in the split that ignores it."""
-    model, pipeline = problem.model, plan.pipelines[0]
-    needs = [
-        (
-            model.stage_memory_bytes(plan, pipeline, stage),
-            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
-            stage,
-        )
-        for stage in pipeline.stages
-    ]
-    need, have, stage = max(needs, key=lambda item: item[0] / item[1])
-    return Reason(
-        "memory-exceeded", stage.domain,
-        {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have},
-    )  # fmt: skip
-
-
-def _with_layers(plan: TrainingPlan, counts: tuple[int, ...]) -> TrainingPlan:
+def with_layers(plan: TrainingPlan, counts: tuple[int, ...]) -> TrainingPlan:
+    """Return a plan of one pipeline whose stages have so many layers."""
     pipeline = plan.pipelines[0]
     stages, first = [], 0
     for stage, layers in zip(pipeline.stages, counts, strict=True):
         stages.append(replace(stage, first_layer=first, num_layers=layers))
         first += layers
     return replace(plan, pipelines=(replace(pipeline, stages=tuple(stages)),))
-
-
-def _with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:
-    pipeline = plan.pipelines[0]
-    stages = tuple(replace(stage, warmup=w) for stage, w in zip(pipeline.stages, warmup, strict=True))
-    return replace(plan, pipelines=(replace(pipeline, stages=stages),))

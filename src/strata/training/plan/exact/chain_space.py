@@ -14,12 +14,13 @@ from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
 from strata.simulate.memory import FIXED_BYTES, StageShape, kept_bytes, layer_state_bytes, transient_bytes
 from strata.simulate.screening import any_split_bound_s, zero_bubble_share
-from strata.training.plan.exact.chain import Chain, chains, chunk_counts
+from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.copy_sums import after_s, gradients_s
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
+from strata.training.plan.exact.rows import chains, chunk_counts
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Domain
 from strata.simulate.copies import shared_weights
 from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.memory_fit import zero_stages
 from strata.training.plan.exact.problem import Problem
-from strata.workload.job import TrainingJob
-from strata.workload.plan import Stage
+from strata.workload.job import Recompute, TrainingJob
+from strata.workload.plan import Stage, TrainingPlan
 
 
 def gradients_s(problem: Problem, domain: Domain, config: ParallelConfig) -> Floats:
@@ -65,3 +68,38 @@ def after_s(
         exposed_s = np.maximum(0.0, min(1.0, ratio) * half_s - backward_s)
         ways.append(exposed_s + np.maximum(half_s - forward_s, stages * least_s) + update_s / shards)
     return np.asarray(np.min(ways, axis=0) * (1 - 1e-12))
+
+
+def ends_s(
+    problem: Problem, plan: TrainingPlan, times: tuple[Floats, Floats], *, most_s: float
+) -> tuple[Floats, Floats]:
+    """Return what follows the microbatches of a pipeline at least where its first, and its last stage has so many
+    layers [L + 1]: embedding and head are more to sum than their work hides.
+
+    `times` are those of the two, from a row to a column [L + 1, L + 1]; inf where they take more than `most_s`.
+    """
+    layers, stages = len(problem.job.layers), plan.pipelines[0].stages
+    ends: list[Floats] = []
+    for stage, own in zip((stages[0], stages[-1]), times, strict=True):
+        runs = [(layers - count, layers) if ends else (0, count) for count in range(1, layers + 1)]
+        known = (end_s(problem, plan, stage, run, own) if own[run] <= most_s else np.inf for run in runs)
+        ends.append(np.array([np.inf, *known]))
+    return ends[0], ends[1]
+
+
+def end_s(problem: Problem, plan: TrainingPlan, stage: Stage, run: tuple[int, int], times: Floats) -> float:
+    """Return what follows the microbatches of a stage of these layers under the best ZeRO stage."""
+    model, [pipeline], (a, z) = problem.model, plan.pipelines, run
+    layers, copies = model.stage_layers(plan, stage), pipeline.replicas
+    if problem.is_partial and times[run] > (layers.work[z] - layers.work[a]) * (1 + 1e-12):
+        # Of what is recomputed all may hide the sums.
+        plan = replace(plan, recompute=Recompute.FULL)
+    held = replace(stage, first_layer=a, num_layers=z - a, recompute_layers=None)
+    ways = []
+    for zero in zero_stages(problem, plan):
+        under = replace(plan, zero_stage=zero)
+        done = model.exchange(
+            under, held, replicas=copies, copy_devices=pipeline.devices()[stage.domain] // copies
+        )  # fmt: skip
+        ways.append(done.sum_s + done.gather_s + model.update_s(under, held, pipeline))
+    return min(ways)

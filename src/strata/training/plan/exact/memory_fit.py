@@ -67,3 +67,10 @@ def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | N
         return plan if plan.virtual_stages == 1 or model.fits(plan) else None
     least_plan = replace(plan, recompute=Recompute.FULL, pipelines=tuple(pipelines))
     return least_plan if plan.virtual_stages == 1 or model.fits(least_plan) else None
+
+
+def zero_stages(problem: Problem, plan: TrainingPlan) -> tuple[int, ...]:
+    """Return the ZeRO stages that the job leaves to a plan: of a single copy the first alone."""
+    stages = problem.job.zero_stages
+    pipeline = plan.pipelines[0]
+    return stages if pipeline.replicas * pipeline.stages[0].context_parallel > 1 else stages[:1]

@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.branches import CROSSING, LOTS, DomainSet, Lot, SearchBranches
-from strata.training.plan.exact.chain import Chain
+from strata.training.plan.exact.chain import Chain, OtherSplits
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.shards import ShardSpace
@@ -150,10 +149,11 @@ class Search:
         )
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
-        self._chains: list[tuple[float, int, Chain]] = []
+        self._chains: list[tuple[float, int, OtherSplits]] = []
         self._sharings: list[tuple[float, int]] = []
         self._unsplit, self._most_splits = np.inf, MOST_SPLITS
         self._refused: set[int] = set()
+        self._opened: set[TrainingPlan] = set()
         self._serial = 0
         self.is_wide = len(self.shards.members) > POOL
         """Of so many domains, not all shapes that a plan could use are built."""
@@ -184,7 +184,8 @@ class Search:
         self._explore(incumbent)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
-            proved, self._built, self._chains, self._sharings = self.result.bound, [], [], []
+            proved = self.result.bound
+            self._forget()
             self._explore(
                 incumbent, pick=lambda rows: branches.local_steps(rows) == 1,
                 among=lambda item: item.plan.local_steps == 1,
@@ -194,6 +195,10 @@ class Search:
             self._fill_table(rank, so_far)
         self.result.branches = len(branches.codes)
         self._keep_proved_refusals()
+
+    def _forget(self) -> None:
+        """Begin again with what is built and opened."""
+        self._built, self._chains, self._sharings, self._opened = [], [], [], set()
 
     def _keep_proved_refusals(self) -> None:
         """Forget the refusals of sets that another configuration might fit: those were outbid, not impossible."""
@@ -327,11 +332,13 @@ class Search:
         if isinstance(built, Reason):
             self._refuse(code, built)
             return
+        # Of the settings that differ in a cap that does not bind one is enough.
+        built = [chain for chain in built if chain.plan not in self._opened]
+        self._opened.update(chain.plan for chain in built)
         self._push(plan for chain in built for plan in chain.plans)
         for chain in built:
             if chain.splits is not None:
-                self._serial += 1
-                heapq.heappush(self._chains, (self._least_score(chain, chain.bound_s), self._serial, chain))
+                self._put(OtherSplits(chain))
 
     def _share(self, code: int, best: float, bound: float, *, is_first: bool = False) -> None:
         """Build a sharing; at first of the shapes that its bound is for, and all that a faster plan could use when
@@ -367,18 +374,24 @@ class Search:
         return float(score(self.problem.job, self.scales, step_s, *chain.least(step_s)))
 
     def _split(self, threshold: float) -> None:
-        """Build the plans of the least chain in every other split that could score better than `threshold`."""
-        least, _, chain = heapq.heappop(self._chains)
+        """Build some plans of the least chain in other splits that could score better than `threshold`."""
+        least, _, others = heapq.heappop(self._chains)
+        chain = others.chain
         limit_s = chain.longest_s(lambda step_s: self._least_score(chain, step_s) < threshold)
-        plans: list[TrainingPlan] = []
         try:
-            plans.extend(islice(chain.within(limit_s, check=self._check_time), self._most_splits + 1))
-            is_whole = len(plans) <= self._most_splits
-        except OutOfTime:  # those that it came to are kept
-            is_whole = False
-        if not is_whole:
+            self._push(others.take(limit_s, BATCH, check=self._check_time))
+        except OutOfTime:  # those that are left are part of what is not proved
             self._unsplit = min(self._unsplit, least)
-        self._push(plans)
+        else:
+            self._put(others)
+
+    def _put(self, others: OtherSplits) -> None:
+        least = self._least_score(others.chain, others.least_s) if np.isfinite(others.least_s) else np.inf
+        if others.num_taken >= self._most_splits:
+            self._unsplit = min(self._unsplit, least)
+        elif np.isfinite(least):
+            self._serial += 1
+            heapq.heappush(self._chains, (least, self._serial, others))
 
     def _evaluate_next(self, threshold: float) -> None:
         batch: list[tuple[float, int, TrainingPlan]] = []
@@ -435,7 +448,8 @@ class Search:
                 break
             row = int(np.flatnonzero(wanted)[least[wanted].argmin()])
             is_left[row], most_lots = False, branches.looked + ROW_LOTS
-            self._built, self._chains, self._sharings, self._unsplit = [], [], [], np.inf
+            self._forget()
+            self._unsplit = np.inf
             best = so_far.by_set.get(names[row])
             self._explore(
                 best.score if best is not None else np.inf, lots=LOTS_OF.get(names[row][0], ("shared",)),

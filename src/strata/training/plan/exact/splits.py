@@ -3,7 +3,7 @@
 Three things bound the step of M microbatches in a split, t_i the time of stage i, hop_i there and back over the
 cut after it, and "upstream" the stages and hops before a stage (`screening.lower_bound_s` has the first two):
 
-* a stage works through all microbatches: upstream + M t_i;
+* a stage works through all microbatches: upstream + M t_i (other schedules wait for less: see `Splits.busy`);
 * so does the slowest link, beside the way of one microbatch: path + (M - 1) × its serialisation;
 * stage s waits for what is in flight to a stage e below it, k = w_s - w_e + 1 microbatches of warm-ups w, for as
   long as C_se = Σ t + Σ hops from s to e (the cycle of `screening.one_f_one_b_s`). A path through all operations
@@ -11,8 +11,9 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
   from s to e and n = floor((M - 1 - w_e) / k); elsewhere n = floor((M - 2 - w_min(s, p)) / k), and one more round
   trip leads from p to s and e.
 
-The first is nested, V_i = max(M t_i, t_i + hop_i + V_i+1), so its least over all splits is found backwards, one
-stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
+The first is nested, V_i = max(m_i t_i, u t_i + hop_i + V_i+1), so its least over all splits is found backwards,
+one stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
+Schedules in fixed orders have other sums of stages beside (`plane_sums`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.clock import Check, unlimited
+from strata.training.plan.exact.plane_sums import PlaneSums
 
 EXACT: Final = 1 + 1e-12
 """What is equal but for rounding counts as equal."""
@@ -41,7 +43,9 @@ class Splits:
 
     times: per stage, time [L + 1, L + 1] of the layers from a row to a column, inf where they are none or too
     many for its memory. hops_s: per cut, there and back. warmup: per stage, at most M - 1; none: order unknown.
-    slowest_s: how long the slowest link is busy with one message.
+    slowest_s: how long the slowest link is busy with one message. upstream, path: shares of a stage's work that
+    those below it wait for, and that one microbatch alone takes. busy: microbatches that each stage works off
+    before its last gradient leaves it; none: all of them (`screening.ordered_bound_s`).
     """
 
     times: Sequence[Floats]
@@ -49,6 +53,15 @@ class Splits:
     warmup: Sequence[int]
     slowest_s: float
     microbatches: int
+    upstream: float = 1.0
+    path: float = 1.0
+    busy: Sequence[float] = ()
+    sums: PlaneSums | None = None
+
+    def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
+        """Return what a stage and all below it take that take so long after it."""
+        count = self.busy[stage] if self.busy else self.microbatches
+        return np.maximum(times * count, self.upstream * times + after_s)
 
     @cached_property
     def _rounds(self) -> list[int]:
@@ -63,12 +76,12 @@ class Splits:
         bounds, paths = [after], [after]
         for stage in reversed(range(len(self.times))):
             times, hop_s = self.times[stage], self._hop_s(stage)
-            onward = np.maximum(times * self.microbatches, times + (hop_s + bounds[-1]))
+            onward = self._works(stage, times, hop_s + bounds[-1])
             if stage and self._rounds and (rounds := self._rounds[stage - 1]):
                 least_s = float(np.diagonal(self.times[stage - 1], 1).min())
                 onward = np.maximum(onward, times * (1 + rounds) + rounds * (self.hops_s[stage - 1] + least_s))
             bounds.append(onward.min(axis=1))
-            paths.append((times + (hop_s + paths[-1])).min(axis=1))
+            paths.append((self.path * times + (hop_s + paths[-1])).min(axis=1))
         return bounds[::-1], paths[::-1]
 
     def _hop_s(self, stage: int) -> float:
@@ -78,7 +91,8 @@ class Splits:
     def bound_s(self) -> float:
         """What no split's step can beat; inf where none fits memory."""
         bounds, paths = self._least
-        return max(float(bounds[0][0]), float(paths[0][0]) + (self.microbatches - 1) * self.slowest_s)
+        nested_s = max(float(bounds[0][0]), float(paths[0][0]) + (self.microbatches - 1) * self.slowest_s)
+        return nested_s if self.sums is None else max(nested_s, self.sums.least_s)
 
     @cached_property
     def best(self) -> tuple[int, ...] | None:
@@ -88,8 +102,7 @@ class Splits:
         counts, first = [], 0
         bounds, _ = self._least
         for stage, times in enumerate(self.times):
-            onward = times[first] + (self._hop_s(stage) + bounds[stage + 1])
-            values = np.maximum(times[first] * self.microbatches, onward)
+            values = self._works(stage, times[first], self._hop_s(stage) + bounds[stage + 1])
             last = int(np.flatnonzero(values <= values.min() * EXACT)[-1])
             counts.append(last - first)
             first = last
@@ -123,10 +136,13 @@ class Splits:
         bounds, paths = self._least
         stage = times.shape[1]
         waited_s, hop_s = (self.microbatches - 1) * self.slowest_s, self._hop_s(stage)
-        upstream_s = times.sum(axis=1) + sum(self.hops_s[:stage])
+        before_s, hops_s = times.sum(axis=1)[:, None], sum(self.hops_s[:stage])
         own = self.times[stage][cuts[:, -1]]
-        values = np.maximum(own * self.microbatches, own + (hop_s + bounds[stage + 1]))
-        values = upstream_s[:, None] + np.maximum(values, own + (hop_s + waited_s + paths[stage + 1]))
+        values = self.upstream * before_s + self._works(stage, own, hop_s + bounds[stage + 1])
+        path_s = self.path * before_s + (self.path * own + (hop_s + waited_s + paths[stage + 1]))
+        values = np.maximum(values, path_s) + hops_s
+        if self.sums is not None:
+            values = np.maximum(values, self.sums.longer(cuts))
         row, last = np.nonzero(np.isfinite(values) & (values <= limit_s))
         each = values[row, last]
         cuts = np.column_stack([cuts[row], last])

@@ -10,15 +10,19 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
+from strata.simulate.order import ORDERED
 from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
-from strata.training.plan.exact.chain import MANY, PACED, build_chain
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.exact.shapes import Shapes, Unit
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
+
+MANY: Final = 10**9
+"""Microbatches without end."""
 
 FASTEST: Final = 24
 """Inner shapes of a unit that are considered: those that could work through most samples per second."""
@@ -182,7 +186,7 @@ class Units:
 
     def _built(self, unit: Unit, config: ParallelConfig, microbatches: int) -> list[TrainingPlan]:
         # All units follow one schedule, whose bounds are those of whole stages.
-        whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in PACED)
+        whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in ORDERED)
         built = build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole)
         return [plan for plan in built if isinstance(plan, TrainingPlan)]
 

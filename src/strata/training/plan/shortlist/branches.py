@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
-from strata.training.plan.exact.chain import PACED, build_chain
+from strata.simulate.order import ORDERED
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
+from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.some_chains import SomeChains
 from strata.training.plan.exact.wide import first_pools
@@ -76,7 +77,7 @@ class Builder:
         self.shards = ShardSpace(problem, members)
         # The fastest schedule first: where it fits, no other is built.
         order = sorted(problem.job.schedules, key=SCHEDULES.index)
-        self.schedules = [tuple(s for s in order if (s in PACED) is is_paced) for is_paced in (False, True)]
+        self.schedules = [tuple(s for s in order if (s in ORDERED) is is_paced) for is_paced in (False, True)]
 
     @property
     def count(self) -> int:

@@ -1,0 +1,322 @@
+"""One pipeline made concrete: its stages in a row, their warm-ups, and the splits of the layers that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Floats
+from strata.decision import Reason
+from strata.fleet.fleet import Domain
+from strata.simulate.least_recomputed import NEVER
+from strata.simulate.memory import StageShape
+from strata.simulate.order import ORDERED
+from strata.simulate.ordered import planes
+from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
+from strata.simulate.pipeline_times import split_work_s, stack
+from strata.simulate.traffic import Hop, hops
+from strata.training.plan.exact.chain import Chain, with_layers
+from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.memory_fit import fitting, zero_stages
+from strata.training.plan.exact.plane_sums import PlaneSums
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.splits import Splits
+from strata.units import show_bytes
+from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+CHUNKS: Final = (8, 4, 2)
+"""Chunks of an interleaved stage that are tried."""
+
+UNEVEN: Final = 1.25
+"""The largest chunk has at most so many times the layers of the mean."""
+
+WHOLE_WEIGHTS: Final = 2
+"""Up to this ZeRO stage a higher one holds all that a lower one does; stage 3 has layers gathered beside it."""
+
+Layout = tuple[tuple[Domain, int], ...]
+"""Domain and tensor-parallel degree of each stage, in pipeline order."""
+
+
+def chunk_counts(job: TrainingJob, stages: int) -> tuple[int, ...]:
+    """Return how many chunks so many interleaved stages may have, most first: some of CHUNKS, or what is fixed.
+
+    The model takes chunks as equal, so the largest has hardly more layers than the mean, embedding and head
+    counted or left out.
+    """
+    fixed, layers = job.pins.virtual_stages, len(job.layers)
+    if fixed is not None:
+        return (fixed,) if 1 < fixed <= layers // stages else ()
+    return tuple(v for v in CHUNKS if v * stages <= layers and _is_even(layers, v * stages))
+
+
+def _is_even(layers: int, pieces: int) -> bool:
+    return any(-(-count // pieces) * pieces <= UNEVEN * count for count in (layers, layers - 2) if count > 0)
+
+
+def schedules_of(
+    job: TrainingJob, stages: int, microbatches: int, *, crosses: bool, among: Sequence[Schedule]
+) -> Iterator[tuple[Schedule, int]]:
+    """Yield the schedules `among` some, and their chunks a stage, that a pipeline may follow."""
+    fixed = job.pins.virtual_stages or 1
+    if stages == 1 or fixed > 1:
+        among = (Schedule.ONE_F_ONE_B,) if fixed == 1 else (Schedule.INTERLEAVED,)
+    for schedule in among:
+        if schedule is Schedule.LATENCY_AWARE and not crosses:
+            continue
+        if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in job.schedules:
+            continue  # without a slow link GPipe only costs memory
+        if schedule is not Schedule.INTERLEAVED:
+            yield schedule, 1
+        elif not crosses and stages > 1 and not microbatches % stages:
+            yield from ((schedule, chunks) for chunks in chunk_counts(job, stages))
+
+
+def build_chain(
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
+    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None,
+) -> Iterator[TrainingPlan | Reason]:  # fmt: skip
+    """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
+    for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
+        if isinstance(chain, Chain):
+            yield from chain.plans
+        elif chain is not None:
+            yield chain
+
+
+def chains(
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...],
+    *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None, limit_s: float = np.inf,
+) -> Iterator[Chain | Reason | None]:  # fmt: skip
+    """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
+
+    A schedule that does not fit memory yields its Reason instead, one of which no pipeline takes less than
+    `limit_s` None. `microbatches` per copy is the whole batch's unless given (a pipeline of several, which share
+    the batch); `schedules` are the job's, in its order.
+    """
+    count = microbatches or problem.microbatches(config)
+    stages: list[tuple[Domain, int]] = []
+    for domain in (problem.fleet.domains[i] for i in order):
+        ranks = problem.ranks(domain, config)
+        if problem.layers(domain, config) is None:
+            kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
+            yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
+            return
+        stages += [(domain, ranks)] * problem.stages(domain, config)
+    if not 1 <= len(stages) <= len(problem.job.layers):
+        return
+    row = _Row(problem, config, tuple(stages), count)
+    among = problem.job.schedules if schedules is None else schedules
+    for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
+        chain = row.scheduled(schedule, chunks, limit_s)
+        yield chain
+        if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
+            continue
+        # Stages that recompute are slower: they hide a link with fewer microbatches in flight.
+        if isinstance(chain, Reason) or chain.plan.recompute is Recompute.FULL:
+            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s)
+            yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Stages in order, and how many microbatches each copy works through."""
+
+    problem: Problem
+    config: ParallelConfig
+    layout: Layout
+    microbatches: int
+    is_slow: bool = False
+    """Warm-ups are those of stages that recompute all their layers."""
+
+    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float) -> Chain | Reason | None:
+        """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
+        count = self.microbatches
+        warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
+        any_counts = (
+            *[chunks] * (len(self.layout) - 1),
+            len(self.problem.job.layers) - chunks * (len(self.layout) - 1),
+        )
+        plan = self._plan(any_counts, warmup, schedule, chunks)  # what memory depends on has no layers in it
+        if schedule is Schedule.GPIPE:
+            plan = _with_warmup(plan, [count - 1] * len(self.layout))
+        elif schedule is Schedule.LATENCY_AWARE:
+            plan = with_layers(plan, self._free(plan, chunks))
+            timed = replace(plan, recompute=Recompute.FULL) if self.is_slow else plan
+            times = stack([self.problem.model.times(timed, plan.pipelines[0])])
+            deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
+            plan = _with_warmup(plan, [int(w) for w in deeper])
+        allowed = zero_stages(self.problem, plan)
+        each = [self._splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
+        least_s = min(splits.bound_s for splits in each)
+        if limit_s <= least_s < np.inf:
+            return None
+        best = [splits.best for splits in each]
+        counted = [with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
+        plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, allowed)]
+        if not plans:
+            plan = with_layers(plan, self._free(plan, chunks))
+            if self.problem.is_partial and plan.recompute is Recompute.NONE:
+                plan = replace(plan, recompute=Recompute.FULL)
+            return _too_large(self.problem, replace(plan, zero_stage=max(allowed)))
+        if len(plans) > 1:
+            plans.sort(key=lambda fits: self.problem.model.bounds([fits])[0].step_time_s)
+        messages = count * self.config.data_parallel
+        useful_s = self.problem.compute_cost(self.config).useful_s
+        most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
+        return Chain(
+            self.problem,
+            plans[0],
+            None if len(self.layout) == 1 else self._splits(plan, allowed, count, chunks),
+            egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
+            useful_s=messages * most_useful_s,
+            others=tuple(plans[1:]),
+            cuts=tuple(self._hops),
+        )
+
+    def _free(self, plan: TrainingPlan, chunks: int) -> tuple[int, ...]:
+        """Return the split of the least bound, memory left out."""
+        free = self._splits(plan, (), self.microbatches, chunks, fits=False).best
+        assert free is not None, "no more stages or chunks than layers"
+        return free
+
+    def _splits(
+        self, plan: TrainingPlan, zero_stages: tuple[int, ...], count: int, chunks: int, *, fits: bool = True
+    ) -> Splits:
+        """Return the splits whose stages each fit under one of these ZeRO stages; not `fits`: all.
+
+        Every stage has at least a layer for each of its `chunks`.
+        """
+        config, kinds, stages = self.config, self.problem.kinds, len(self.layout)
+        shapes: list[tuple[StageShape, ...]] = [()] * stages
+        pipeline, warmup = plan.pipelines[0], tuple[int, ...]()
+        if fits:
+            if max(zero_stages) <= WHOLE_WEIGHTS:
+                zero_stages = (max(zero_stages),)
+            with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
+            shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
+            if plan.schedule not in ORDERED:
+                warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
+        upstream, path, busy = 1 / chunks, 1.0, tuple[float, ...]()
+        if plan.schedule is Schedule.ZERO_BUBBLE:
+            share = self.problem.compute_cost(config).weight_share
+            late = [0, *(min(at + 1, count) for at in range(1, stages))]
+            upstream = path = 1 - share
+            busy = tuple(count - share * each for each in late)
+        row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
+        key = (
+            row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, count, chunks, busy,
+        )  # fmt: skip
+        if key not in self.problem.splits:
+            times = [
+                self._stage_s(domain, some, chunks) for (domain, _), some in zip(self.layout, shapes, strict=True)
+            ]
+            sums = self._sums(plan, times) if fits and plan.schedule in ORDERED else None
+            self.problem.splits[key] = Splits(
+                times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, sums
+            )
+        return self.problem.splits[key]
+
+    def _sums(self, plan: TrainingPlan, times: list[Floats]) -> PlaneSums | None:
+        """Return what stages in a fixed order take together; None of too many operations."""
+        stages, works_s = plan.pipelines[0].stages, []
+        counts = planes(plan.schedule, len(stages), self.microbatches, plan.virtual_stages)
+        if not len(counts):
+            return None
+        for stage, whole in zip(stages, times, strict=True):
+            layers = self.problem.model.stage_layers(replace(plan, recompute=self.config.recompute), stage)
+            forward, useful = (each - each[:, None] for each in (layers.forward, layers.useful))
+            backward = np.where(np.isfinite(whole), whole, 0.0) - forward
+            works_s.append(split_work_s(plan, forward, backward, useful))
+        return PlaneSums.of(counts, works_s, times)
+
+    def _stage_s(self, domain: Domain, shapes: tuple[StageShape, ...], chunks: int) -> Floats:
+        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too few or many."""
+        problem, config = self.problem, self.config
+        key = (problem.kinds[domain.name], problem.ranks(domain, config), config.work, shapes, chunks)
+        if key not in problem.stage_times:
+            layers = problem.layers(domain, config)
+            assert layers is not None, "domains of unknown speed are excluded before"
+            times = layers.work[None, :] - layers.work[:, None]
+            at, limit_bytes = np.arange(len(times)), problem.model.memory_limit_bytes(domain)
+            fits = at[None, :] >= at[:, None] + chunks
+            if shapes and problem.recomputes_some(config):
+                again = [self._again_s(domain, shape, limit_bytes, is_whole=chunks > 1) for shape in shapes]
+                times = times + np.min(again, axis=0)
+            elif shapes:
+                fits &= np.any([problem.fitting(shape, limit_bytes) for shape in shapes], axis=0)
+            problem.stage_times[key] = np.where(fits, times, np.inf)
+        return problem.stage_times[key]
+
+    def _again_s(self, domain: Domain, shape: StageShape, limit_bytes: float, *, is_whole: bool) -> Floats:
+        """Return what runs of layers take longer because they recompute as many of them as they must, or all of
+        them (`is_whole`) [L + 1, L + 1]; inf where they do not fit even so."""
+        count = self.problem.recomputing(shape).counts(shape.in_flight, limit_bytes)
+        if not count.any():
+            return np.zeros(count.shape)
+        more, at = self.problem.again_s(domain, self.config), np.arange(len(count))
+        last = np.minimum(at[:, None] + count, len(at) - 1)
+        if is_whole:
+            last = np.where(count > 0, at[None, :], at[:, None])
+        return np.where(count < NEVER, more[last] - more[:, None], np.inf)
+
+    @cached_property
+    def _hops_s(self) -> tuple[float, ...]:
+        return tuple(hop.serial_s + hop.latency_s + back.serial_s + back.latency_s for hop, back in self._hops)
+
+    @cached_property
+    def _slowest_s(self) -> float:
+        return max((max(hop.serial_s, back.serial_s) for hop, back in self._hops), default=0.0)
+
+    @cached_property
+    def _hops(self) -> list[tuple[Hop, Hop]]:
+        """What a microbatch costs at least over each cut, there and back."""
+        context = self.config.context_parallel
+        stages = tuple(Stage(domain.name, 0, 0, ranks, 0, context) for domain, ranks in self.layout)
+        pipeline = Pipeline(stages, self.config.data_parallel, self.microbatches)
+        sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(stages) - 1)
+        return hops(self.problem.fleet, pipeline, sizes)
+
+    def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule, chunks: int) -> TrainingPlan:
+        stages = tuple(
+            Stage(domain.name, 0, 0, ranks, depth, self.config.context_parallel)
+            for (domain, ranks), depth in zip(self.layout, warmup, strict=True)
+        )
+        plan = TrainingPlan(
+            pipelines=(Pipeline(stages, self.config.data_parallel, self.microbatches),),
+            microbatch_size=self.config.microbatch_size, schedule=schedule, recompute=self.config.recompute,
+            virtual_stages=chunks,
+            local_steps=2 if self.config.holds_outer else 1,  # memory asks whether there are several, not how many
+            context_exchange=self.config.context_exchange, expert_parallel=self.config.expert_parallel,
+        )  # fmt: skip
+        if self.microbatches == self.problem.microbatches(self.config):
+            plan = plan.with_samples(self.problem.job.global_batch)
+        return with_layers(plan, counts)
+
+
+def _too_large(problem: Problem, plan: TrainingPlan) -> Reason:
+    """Return which stage lacks most memory in the split that ignores it."""
+    model, pipeline = problem.model, plan.pipelines[0]
+    needs = [
+        (
+            model.stage_memory_bytes(plan, pipeline, stage),
+            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
+            stage,
+        )
+        for stage in pipeline.stages
+    ]
+    need, have, stage = max(needs, key=lambda item: item[0] / item[1])
+    return Reason(
+        "memory-exceeded", stage.domain,
+        {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have},
+    )  # fmt: skip
+
+
+def _with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:
+    pipeline = plan.pipelines[0]
+    stages = tuple(replace(stage, warmup=w) for stage, w in zip(pipeline.stages, warmup, strict=True))
+    return replace(plan, pipelines=(replace(pipeline, stages=stages),))
