@@ -143,7 +143,7 @@ def _proof(data: dict[str, Any]) -> Shown:
     gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
     bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
     yield (
-        f"  optimality gap ≤ {gap} over the splits searched{bound}; {proof['branches']:,} branches, "
+        f"  optimality gap ≤ {gap} over all layer splits{bound}; {proof['branches']:,} branches, "
         f"{proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
     )
     partly = [str(rank) for rank in proof.get("rows_searched_in_part", []) if rank <= len(data["plans"])]

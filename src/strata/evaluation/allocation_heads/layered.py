@@ -18,10 +18,10 @@ from strata.fleet.fleet import Domain
 from strata.simulate.memory import FIXED_BYTES, StageRoom, StageShape, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import stack
+from strata.simulate.split import split
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import best_path, best_route
-from strata.training.plan.exact.split import split
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

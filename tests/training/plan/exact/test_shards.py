@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.memory_fit import fitting
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
-from strata.training.plan.exact.unit import Units
-from strata.training.plan.objective import money
+from strata.training.plan.exact.unit import Units, with_microbatches
+from strata.training.plan.objective import Scales, money
 from strata.workload.job import Objective, Recompute, Schedule
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
 from tests.support.laws import examples
@@ -117,7 +118,7 @@ def test_no_share_of_the_batch_beats_the_bound_of_shapes_that_recompute_less_for
             counts = product(*(range(1, each + 1) for each in most))
             picks = [list(zip(inners, each, strict=True)) for each in counts]
             plans = [
-                space._plan(sharing, picked)
+                space.plans.plan(sharing, picked)
                 for picked in picks
                 if 0 <= sum(inner.samples * count for inner, count in picked) - batch < inners[0].samples
             ]
@@ -322,3 +323,33 @@ def test_a_sharing_costs_the_work_of_the_batch_where_it_costs_least_and_what_its
     least_usd = space.least_usd(range(len(space.ways)), space.bounds())[at]
     sent_usd = 2 * float(problem.job.layers.params.sum()) * problem.job.element_bytes * 0.02 / 1e9
     assert sent_usd < least_usd <= money(report) < 2 * least_usd
+
+
+def splits_of(pipeline, layers_count):
+    """The pipeline with its layers split in every way."""
+    for cuts in combinations(range(1, layers_count), len(pipeline.stages) - 1):
+        ends = pairwise((0, *cuts, layers_count))
+        stages = zip(pipeline.stages, ends, strict=True)
+        yield replace(pipeline, stages=tuple(replace(s, first_layer=a, num_layers=z - a) for s, (a, z) in stages))
+
+
+@examples(16)
+@example(16)
+@given(st.integers(0, 10**6))
+def test_no_other_split_of_a_shared_batch_or_its_layers_refutes_the_proof(seed):
+    """What no plan of a sharing beats stays in the gap: only those built were in it, and another was faster."""
+    problem = Problem.of(*crowded_case(seed))
+    count, batch = len(problem.job.layers), problem.job.global_batch
+    found = Search(problem, Scales(), everything(problem), clock=lambda: 0.0, deadline=1.0).run()
+    shared = [item.plan for item in found.by_set.values() if len(item.plan.pipelines) == 2]
+    for plan in (each for each in shared if each.schedule is Schedule.ONE_F_ONE_B):
+        for counts in product(range(1, batch + 1), repeat=2):
+            deep = [replace(each, stages=classic(each.stages)) for each in plan.pipelines]
+            pipelines = [with_microbatches(each, m) for each, m in zip(deep, counts, strict=True)]
+            asked = replace(plan, pipelines=tuple(pipelines)).with_samples(batch)
+            if asked.num_samples != batch:
+                continue
+            bare = without_recomputation(problem, asked)
+            for some in product(*(splits_of(pipeline, count) for pipeline in (bare or asked).pipelines)):
+                for fits in fitting(problem, replace(bare or asked, pipelines=some), problem.job.zero_stages):
+                    assert found.bound <= problem.model.reports([fits])[0].step_time_s * (1 + EPS)

@@ -174,6 +174,12 @@ class SearchBranches:
         self.bounds[known[row, group]] = self._shared_score(ways, step_s)[row, group]
         return True
 
+    def shared_score(self, way: int, group: int, step_s: float) -> float:
+        """Return the least score of a sharing that takes so long."""
+        taken_s = np.full((1, len(self.shards.groups)), np.inf)
+        taken_s[0, group] = step_s
+        return float(self._shared_score([way], taken_s)[0, group])
+
     def _shared_score(self, ways: Sequence[int], step_s: Floats) -> Floats:
         """Return the least scores of sharings [ways, groups]: utilisation at most 1."""
         scores = np.full(step_s.shape, np.inf)

@@ -1,81 +1,108 @@
-"""The shapes of one kind of unit of which few are built: those that could be part of a plan better than others."""
+"""What one kind of unit can do at most in each of its settings, however its layers are split.
+
+A setting has the bound of its shape (`ShapeBounds`) until it is looked into: then the least time of so many
+microbatches over all splits is known, and so are most microbatches within a limit. As no stage does m microbatches
+in less than m / M of what M take, as long as m fill the pipeline, one such point bounds shorter limits, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats
+from strata.arrays import Floats
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.shapes import ShapeBounds
-from strata.training.plan.exact.unit import Built, Inner
+
+LeastTime = Callable[[ParallelConfig, int], float]
+"""The time that so many microbatches of a setting take at least in any split, inf where none fits."""
+
+ROUNDING: Final = 1 + 1e-9
 
 
 class Candidates:
-    """Settings of a unit with what each can do at most, until it is built: `capacity.ShapeRates` of both."""
+    """Settings of a unit with what each can do at most: `capacity.ShapeRates`."""
 
-    def __init__(self, configs: Sequence[ParallelConfig], bounds: ShapeBounds) -> None:
-        self.configs, self.inners = configs, list[Inner]()
-        self._bounds, self._left = bounds, np.ones(len(configs), dtype=bool)
+    def __init__(
+        self, configs: Sequence[ParallelConfig], bounds: ShapeBounds, least_s: LeastTime,
+        most_hidden_s: Callable[[ParallelConfig], float],
+    ) -> None:  # fmt: skip
+        self.configs, self.bounds, self.looked = configs, bounds, set[int]()
+        self.hidden_s = bounds.hidden_s.copy()
+        """How much of a gradient sum each hides at most [settings]."""
+        self._least_s, self._most_hidden_s, self._points = least_s, most_hidden_s, dict[tuple[int, int], float]()
+        self._first_s = bounds.first_s.copy()
 
-    def __len__(self) -> int:
-        """How many settings are not yet built."""
-        return int(self._left.sum())
-
-    def best_open(self, limit_s: float, hides_s: float) -> int | None:
-        """Return the setting that could do most within a time, of those that hide so much; None: one is built.
-
-        Where none does a microbatch in it, that whose first is done soonest.
-        """
-        limits_s, built = np.array([limit_s]), [each for each in self.inners if each.hidden_s >= hides_s]
-        able = self._left & (self._bounds.hidden_s >= hides_s)
-        could = np.where(able, self._bounds.most_samples(limits_s)[:, 0], 0.0)
-        done = Built(built).most_within(limit_s)
-        if could.max(initial=0.0) > done:
-            return int(could.argmax())
-        first_s = np.where(able, self._bounds.first_s, np.inf)
-        if not done and first_s.min(initial=np.inf) < Built(built).first_s.min(initial=np.inf):
-            return int(first_s.argmin())
-        return None
-
-    def put(self, at: int, inners: Sequence[Inner]) -> None:
-        """Let these shapes stand for the setting at a position; none where it does not fit."""
-        self._left[at] = False
-        self.inners.extend(inners)
+    def most_samples(self, limits_s: Floats) -> Floats:
+        """Return a bound on the samples within each time limit [settings, limits]."""
+        most = self.bounds.most_samples(limits_s)
+        for (at, count), least_s in self._points.items():
+            # Of fewer microbatches than stages fewer are in flight: they recompute less, or fit where more do not.
+            reached = np.maximum(self.bounds.stages[at] - 1, np.floor(count * limits_s / least_s * ROUNDING))
+            capped = np.minimum(most[at], np.minimum(count - 1, reached) * self.bounds.samples[at])
+            most[at] = np.where(limits_s * ROUNDING < least_s, capped, most[at])
+        return most
 
     def could(self, limit_s: float) -> Floats:
-        """Return the most samples within a time limit in each setting not yet built, else 0."""
-        return np.asarray(np.where(self._left, self._bounds.most_samples(np.array([limit_s]))[:, 0], 0.0))
+        """Return the most samples within a time limit in each setting."""
+        return self.most_samples(np.array([limit_s]))[:, 0]
 
     def most(self, limit_s: float) -> float:
         """Return the most samples within a time limit."""
-        return max(Built(self.inners).most_within(limit_s), float(self.could(limit_s).max(initial=0.0)))
+        return float(self.could(limit_s).max(initial=0.0))
 
-    @property
-    def _open(self) -> ShapeBounds:
-        return _picked(self._bounds, self._left)
+    def best_open(self, limit_s: float, hides_s: float) -> int | None:
+        """Return the setting that could do most within a time, of those that hide so much; None: it is known to.
 
-    @property
-    def hidden_s(self) -> Floats:
-        """How much of a gradient sum each hides at most [shapes]."""
-        return np.concatenate([self._open.hidden_s, Built(self.inners).hidden_s])
+        Where none does a microbatch in it, that whose first is done soonest.
+        """
+        able = self.hidden_s >= hides_s
+        could = np.where(able, self.could(limit_s), 0.0)
+        if could.max(initial=0.0) > 0:
+            at = int(could.argmax())
+            return None if self._points.get((at, self._count(at, could[at])), np.inf) <= limit_s else at
+        first_s = np.where(able, self._first_s, np.inf)
+        if not np.isfinite(first_s.min(initial=np.inf)):
+            return None
+        at = int(first_s.argmin())
+        return None if (at, 1) in self._points else at
+
+    def look(self, at: int, limit_s: float) -> None:
+        """Find out how much a setting does within a limit, or how long its first microbatch takes."""
+        if at not in self.looked:
+            self.looked.add(at)
+            self.hidden_s[at] = min(self.hidden_s[at], self._most_hidden_s(self.configs[at]))
+        done, count = 0, max(1, self._count(at, self.could(limit_s)[at]))
+        if self._time_s(at, count) <= limit_s:
+            return
+        done_s, is_line = 0.0, True
+        while count - done > 1:
+            share = (limit_s - done_s) / (self._time_s(at, count) - done_s) if is_line else 0.5
+            middle = min(max(done + 1, done + int(share * (count - done))), count - 1)
+            time_s, is_line = self._time_s(at, middle), not is_line
+            if time_s <= limit_s:
+                done, done_s = middle, time_s
+            else:
+                count = middle
+
+    def _time_s(self, at: int, count: int) -> float:
+        if (at, count) not in self._points:
+            self._points[at, count] = self._least_s(self.configs[at], count)
+            if count == 1:
+                self._first_s[at] = max(self._first_s[at], self._points[at, 1])
+        return self._points[at, count]
+
+    def _count(self, at: int, samples: float) -> int:
+        return round(float(samples) / int(self.bounds.samples[at]))
 
     @property
     def first_s(self) -> Floats:
-        """The least time of one microbatch in each [shapes]."""
-        return np.concatenate([self._open.first_s, Built(self.inners).first_s])
+        """The least time of one microbatch in each [settings]."""
+        return self._first_s
 
     @property
     def rate(self) -> float:
         """Samples a second in the best of them, at most."""
-        return max(self._open.rate, Built(self.inners).rate)
-
-    def most_samples(self, limits_s: Floats) -> Floats:
-        """Return the most samples within each time limit [shapes, limits]."""
-        return np.concatenate([self._open.most_samples(limits_s), Built(self.inners).most_samples(limits_s)])
-
-
-def _picked(bounds: ShapeBounds, rows: Bools) -> ShapeBounds:
-    return ShapeBounds(*(getattr(bounds, field.name)[rows] for field in fields(bounds)))
+        return self.bounds.rate

@@ -16,11 +16,11 @@ from strata.clock import Check, unlimited
 from strata.simulate.order import ORDERED
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.pipeline_times import in_order_s, split_work_s, wires
+from strata.simulate.splits import EXACT, Splits
 from strata.simulate.traffic import Hop
 from strata.training.plan.exact.copy_sums import end_s, ends_s
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation, zero_stages
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.splits import EXACT, Splits
 from strata.workload.plan import TrainingPlan
 
 SHARE: Final = 1 / 64
@@ -60,19 +60,29 @@ class Chain:
         """Those of the split of the least bound."""
         return (self.plan, *self.others)
 
+    @property
+    def loose_s(self) -> float:
+        """`bound_s` at once."""
+        return self.after_s + (self.splits.bound_s if self.splits is not None else 0.0)
+
     @cached_property
     def bound_s(self) -> float:
         """What no split's step can beat."""
         if self.splits is None:
             return self.after_s
+        if len(self.splits.times) == 1:
+            whole = 0, len(self.problem.job.layers)
+            [stage] = self._bare.pipelines[0].stages
+            ends_s = end_s(self.problem, self._bare, stage, whole, self.splits.times[0])
+            return self.splits.close_s + max(self.after_s, ends_s)
         least_s = max(self.after_s, *(float(each.min()) for each in self._ends_s))
-        return self.splits.bound_s + min(least_s, self.splits.bound_s + self.after_s)
+        return self.splits.close_s + min(least_s, self.splits.close_s + self.after_s)
 
     @cached_property
     def _ends_s(self) -> tuple[Floats, Floats]:
         """See `copy_sums.ends_s`; inf for stages that alone take twice the bound."""
         assert self.splits is not None, "who asks has splits"
-        most_s = 4 * self.splits.bound_s / self.splits.microbatches
+        most_s = 4 * self.splits.close_s / self.splits.microbatches
         return ends_s(self.problem, self._bare, (self.splits.times[0], self.splits.times[-1]), most_s=most_s)
 
     @property
@@ -121,7 +131,7 @@ class Chain:
         """
         if self.splits is None:
             return
-        after_s, pipeline = self.bound_s - self.splits.bound_s, self.plan.pipelines[0]
+        after_s, pipeline = self.bound_s - self.splits.close_s, self.plan.pipelines[0]
         most = MOST_OPERATIONS // (3 * len(pipeline.stages) * pipeline.microbatches * self.plan.virtual_stages)
         most, timed = max(FEW, min(MOST_TIMED, most)), set[tuple[int, ...]]()
         left: list[tuple[float, float, tuple[int, ...]]] = []
@@ -208,7 +218,7 @@ class OtherSplits:
     """The plans of a chain in other splits, some at a time, those that could be fastest first."""
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.least_s, self.num_taken, self._limit_s = chain, chain.bound_s, 0, np.inf
+        self.chain, self.least_s, self.num_taken, self._limit_s = chain, chain.loose_s, 0, np.inf
         self._left: Iterator[tuple[float, TrainingPlan]] | None = None
 
     def take(self, limit_s: float, most: int, *, check: Check) -> list[TrainingPlan]:

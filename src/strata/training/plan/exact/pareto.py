@@ -22,7 +22,8 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.rows import chains as chains_of
 from strata.training.plan.exact.search import MOST_SPLITS, Evaluated
-from strata.training.plan.exact.shards import DataParallelPlan, ShardSpace
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.sharing_plans import DataParallelPlan
 from strata.training.plan.objective import Scales, money, score_report, within_limits
 from strata.workload.plan import TrainingPlan
 

@@ -16,12 +16,12 @@ from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
 from strata.simulate.compute import LayerSums
 from strata.simulate.least_recomputed import LeastRecomputed
 from strata.simulate.memory import LayerRuns, StageShape
+from strata.simulate.splits import Splits
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.config_space import ConfigSpace
 from strata.training.plan.exact.room import num_microbatches, ranks_of, slots
 from strata.training.plan.exact.routes import PairCosts
-from strata.training.plan.exact.splits import Splits
 from strata.training.plan.exact.splitting import Splitting
 from strata.training.plan.exact.usable import missing_links, unusable
 from strata.workload.job import Recompute, Schedule, TrainingJob

@@ -18,13 +18,13 @@ from strata.simulate.order import ORDERED
 from strata.simulate.ordered import planes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import split_work_s, stack
+from strata.simulate.plane_sums import PlaneSums
+from strata.simulate.splits import Splits
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.chain import Chain, with_layers
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.memory_fit import fitting, zero_stages
-from strata.training.plan.exact.plane_sums import PlaneSums
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.splits import Splits
 from strata.units import show_bytes
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -122,6 +122,26 @@ def chains(
             yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
 
 
+def least_s(
+    problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int, *, after_s: float
+) -> float:
+    """Return what no split of a pipeline over domains in this order beats under any schedule of whole stages, inf
+    where none fits; `after_s` is what follows its microbatches at least."""
+    return _row(problem, config, order, microbatches).least_s(after_s)
+
+
+def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
+    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split."""
+    return _row(problem, config, order, problem.microbatches(config)).most_hidden_s()
+
+
+def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
+    stages: list[tuple[Domain, int]] = []
+    for domain in (problem.fleet.domains[i] for i in order):
+        stages += [(domain, problem.ranks(domain, config))] * problem.stages(domain, config)
+    return _Row(problem, config, tuple(stages), microbatches)
+
+
 @dataclass(frozen=True)
 class _Row:
     """Stages in order, and how many microbatches each copy works through."""
@@ -132,6 +152,34 @@ class _Row:
     microbatches: int
     is_slow: bool = False
     """Warm-ups are those of stages that recompute all their layers."""
+
+    def least_s(self, after_s: float) -> float:
+        """Return what no split can beat, whatever its warm-ups."""
+        plan, splits = self._whole
+        if not np.isfinite(splits.bound_s):
+            return np.inf
+        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).bound_s
+
+    def most_hidden_s(self) -> float:
+        """Return the longest that the shortest backward is in any split."""
+        plan, splits = self._whole
+        left = np.zeros(len(self.problem.job.layers) + 1)
+        left[:-1], left[-1] = -np.inf, np.inf
+        for stage, times in reversed(list(zip(plan.pipelines[0].stages, splits.times, strict=True))):
+            forward = self.problem.model.stage_layers(plan, stage).forward
+            backward = np.where(np.isfinite(times), times, -np.inf) - (forward - forward[:, None])
+            left = np.minimum(backward, left).max(axis=1)
+        return float(max(0.0, left[0]))
+
+    @cached_property
+    def _whole(self) -> tuple[TrainingPlan, Splits]:
+        """A plan under a schedule of whole stages, and its splits, whatever its warm-ups."""
+        count, last = self.microbatches, len(self.layout) - 1
+        is_filled = {each for each in self.problem.job.schedules if each not in ORDERED} == {Schedule.GPIPE}
+        warmup = [count - 1 if is_filled else min(w, count - 1) for w in classic_warmup(last + 1)]
+        counts = *[1] * last, len(self.problem.job.layers) - last
+        plan = self._plan(counts, warmup, Schedule.GPIPE, 1)
+        return plan, self._splits(plan, zero_stages(self.problem, plan), count, 1, is_ordered=False)
 
     def scheduled(self, schedule: Schedule, chunks: int, limit_s: float) -> Chain | Reason | None:
         """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
@@ -185,11 +233,18 @@ class _Row:
         return free
 
     def _splits(
-        self, plan: TrainingPlan, zero_stages: tuple[int, ...], count: int, chunks: int, *, fits: bool = True
+        self,
+        plan: TrainingPlan,
+        zero_stages: tuple[int, ...],
+        count: int,
+        chunks: int,
+        *,
+        fits: bool = True,
+        is_ordered: bool = True,
     ) -> Splits:
         """Return the splits whose stages each fit under one of these ZeRO stages; not `fits`: all.
 
-        Every stage has at least a layer for each of its `chunks`.
+        Every stage has at least a layer for each of its `chunks`. Not `is_ordered`: warm-ups are not known.
         """
         config, kinds, stages = self.config, self.problem.kinds, len(self.layout)
         shapes: list[tuple[StageShape, ...]] = [()] * stages
@@ -199,7 +254,7 @@ class _Row:
                 zero_stages = (max(zero_stages),)
             with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
             shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
-            if plan.schedule not in ORDERED:
+            if plan.schedule not in ORDERED and is_ordered:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
         upstream, path, busy = 1 / chunks, 1.0, tuple[float, ...]()
         if plan.schedule is Schedule.ZERO_BUBBLE:
@@ -215,10 +270,11 @@ class _Row:
             times = [
                 self._stage_s(domain, some, chunks) for (domain, _), some in zip(self.layout, shapes, strict=True)
             ]
-            sums = self._sums(plan, times) if fits and plan.schedule in ORDERED else None
+            is_fixed = fits and plan.schedule in ORDERED
             self.problem.splits[key] = Splits(
-                times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, sums
-            )
+                times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy,
+                (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
+            )  # fmt: skip
         return self.problem.splits[key]
 
     def _sums(self, plan: TrainingPlan, times: list[Floats]) -> PlaneSums | None:

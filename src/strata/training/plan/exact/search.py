@@ -256,7 +256,15 @@ class Search:
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
             # has plans then, however many branches seem better than all that is built.
-            if min(branch, floor) < min(plan, threshold) and not (opened >= dive and plan < threshold):
+            if opened == DIVE and lots == LOTS and not self.is_wide:
+                # Where sharing the batch is fastest, thousands of slower pipelines may seem better until then.
+                new = self._look(("shared",), threshold)
+                left = self._in_order(np.concatenate([left, new]), pick, best)
+                shared = left[branches.codes[left] < 0][:1]
+                for row in shared.tolist():
+                    self._open(int(branches.codes[row]), best, float(branches.bounds[row]), is_first=True)
+                left, opened = left[~np.isin(left, shared)], opened + 1
+            elif min(branch, floor) < min(plan, threshold) and not (opened >= dive and plan < threshold):
                 # Lots of very many units take seconds to look into: a first plan comes before.
                 if floor < branch and not (self.is_wide and opened < DIVE and len(left)):
                     new = self._look(lots, min(branch, threshold))
@@ -350,12 +358,32 @@ class Search:
             if is_first:
                 plan = self.shards.build_first(*at, limit_s=best, check=self._check_time)
                 heapq.heappush(self._sharings, (max(bound, self.shards.bound_s(*at)), code))
+                plans = [] if plan is None else [plan]
             else:
-                is_thorough = not self.is_wide
-                plan = self.shards.build_within(*at, limit_s=best, is_thorough=is_thorough, check=self._check_time)
+                plans = self._share_thoroughly(at, best, bound)
         except OutOfTime:
-            self._unsplit, plan = min(self._unsplit, bound), None
-        self._push([] if plan is None else [plan])
+            self._unsplit, plans = min(self._unsplit, bound), []
+        self._push(plans)
+
+    def _share_thoroughly(self, at: tuple[int, int], best: float, bound: float) -> list[TrainingPlan]:
+        """Build a sharing; what no plan of it beats, however layers are split, is part of what is not proved."""
+        shards, check = self.shards, self._check_time
+        if self.is_wide:
+            plan = shards.build_within(*at, limit_s=best, is_thorough=False, check=check)
+            return [] if plan is None else [plan]
+        if shards.is_time and best < np.inf and not shards.could(*at, limit_s=best, check=check):
+            return []
+        plan = shards.build_within(*at, limit_s=best, check=check)
+        limit_s, plans = best if shards.is_time else np.inf, [] if plan is None else [plan]
+        if plan is not None:
+            limit_s = min(limit_s, self.problem.model.reports([plan], check=check)[0].step_time_s)
+        if np.isfinite(limit_s):
+            own_s = shards.own_bound_s(*at, limit_s=limit_s, check=check)
+            bound = max(bound, self.branches.shared_score(*at, own_s))
+            other = shards.build(shards.sharing(*at)) if own_s < limit_s * (1 - TOLERANCE) else None
+            plans += [] if other is None else [other]
+        self._unsplit = min(self._unsplit, bound)
+        return plans
 
     def _refuse(self, code: int, reason: Reason) -> None:
         self._refused.add(code)
@@ -377,6 +405,10 @@ class Search:
         """Build some plans of the least chain in other splits that could score better than `threshold`."""
         least, _, others = heapq.heappop(self._chains)
         chain = others.chain
+        if others.least_s < chain.bound_s:
+            others.least_s = chain.bound_s
+            self._put(others)
+            return
         limit_s = chain.longest_s(lambda step_s: self._least_score(chain, step_s) < threshold)
         try:
             self._push(others.take(limit_s, BATCH, check=self._check_time))

@@ -10,8 +10,9 @@ from strata.arrays import Ints
 from strata.clock import Check, unlimited
 from strata.training.plan.exact.candidates import Candidates
 from strata.training.plan.exact.capacity import UnitCapacity
-from strata.training.plan.exact.config import CommonConfig
+from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.rows import least_s, most_hidden_s
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.unit import Built, Inner, Units
 
@@ -49,51 +50,35 @@ class ShapeTables:
         hides_s: float,
         check: Check = unlimited,
     ) -> bool:
-        """Build the shapes of some kinds that could do most within a time, of those that hide so much, until the
-        best of each is one that is built. False where that was so before."""
+        """Look into the settings of some kinds that could do most within a time, of those that hide so much, until
+        what the best of each does is known. False where that was so before."""
         table, is_new = self.of(common, check), False
         for row in rows:
             if (common, row) in self._split:
                 continue
-            kind, before = self.candidates(common, row), len(self.candidates(common, row))
+            kind, is_closer = self.candidates(common, row), False
             while (at := kind.best_open(limit_s, hides_s)) is not None:
                 check()
-                kind.put(at, self.shapes.of_setting(self.kinds[row], kind.configs[at]))
-            if len(kind) < before:
+                kind.look(at, limit_s)
+                is_closer = True
+            if is_closer:
                 table.put(row, kind)
-                is_new = True
+            is_new |= is_closer
         return is_new
 
-    def build_near(self, common: CommonConfig, rows: Sequence[int], *, limit_s: float) -> bool:
-        """Build the shapes of units of these kinds (a row each) that could do, with all others at their best, the
-        batch within a limit; False where those were built before."""
-        table, is_new = self.of(common), False
-        kinds = {row: self.candidates(common, row) for row in rows if (common, row) not in self._split}
-        most = {row: kind.most(limit_s) for row, kind in kinds.items()}
-        built = {row: self._most(common, row, limit_s) for row in rows if row not in kinds}
-        for row, kind in kinds.items():
-            others = sum((most | built)[other] for other in rows) - most[row]
+    def look_near(self, common: CommonConfig, rows: Sequence[int], *, limit_s: float) -> None:
+        """Let the settings of units of these kinds (a row each) be built that could do, with all others at their
+        best, the batch within a limit."""
+        kinds = [self.candidates(common, row) for row in rows]
+        most = [kind.most(limit_s) for kind in kinds]
+        for kind, own in zip(kinds, most, strict=True):
             could = kind.could(limit_s)
-            picked = np.flatnonzero((could + others >= table.batch * (1 - 1e-9)) & (could > 0))
-            for at in picked.tolist():
-                kind.put(at, self.shapes.of_setting(self.kinds[row], kind.configs[at]))
-            if len(picked):
-                table.put(row, kind)
-                is_new = True
-            most[row] = kind.most(limit_s)
-        return is_new
+            needed = self.problem.job.global_batch * (1 - 1e-9) - (sum(most) - own)
+            kind.looked.update(np.flatnonzero((could >= needed) & (could > 0)).tolist())
 
     def most_hidden_s(self, common: CommonConfig, rows: Sequence[int]) -> float:
         """Return how much of a gradient sum units of these kinds hide at most: that of the least decides."""
-        hidden = [
-            Built(self.built(row, common)).hidden_s if (common, row) in self._split
-            else self.candidates(common, row).hidden_s
-            for row in rows
-        ]  # fmt: skip
-        return min(float(each.max(initial=0.0)) for each in hidden)
-
-    def _most(self, common: CommonConfig, row: int, limit_s: float) -> float:
-        return Built(self.shapes.inners_of_kind(self.kinds[row], common)).most_within(limit_s)
+        return min(float(self.candidates(common, row).hidden_s.max(initial=0.0)) for row in rows)
 
     def build_fastest(self, common: CommonConfig, rows: Iterable[int], *, check: Check = unlimited) -> bool:
         """Build the fastest shapes of some kinds, and forget the others; False where that was done before."""
@@ -106,14 +91,27 @@ class ShapeTables:
         return bool(left)
 
     def candidates(self, common: CommonConfig, row: int) -> Candidates:
-        """Return the shapes of a kind, of which some are built."""
+        """Return the settings of a kind, some of which were looked into."""
         if (common, row) not in self._candidates:
             unit, shapes = self.kinds[row], self.shapes.shapes
-            self._candidates[common, row] = Candidates(shapes.settings(unit, common), shapes.bounds(unit, common))
+            settings, bounds = shapes.settings(unit, common), shapes.bounds(unit, common)
+            after_s = dict(zip(settings, bounds.after_s.tolist(), strict=True))
+
+            def least_of(config: ParallelConfig, count: int) -> float:
+                return least_s(self.problem, config, unit, count, after_s=after_s[config])
+
+            def hidden_of(config: ParallelConfig) -> float:
+                # Exchanges of shards lengthen backwards, too.
+                is_sharded = max(self.problem.job.zero_stages) >= 2
+                return np.inf if is_sharded else most_hidden_s(self.problem, config, unit)
+
+            self._candidates[common, row] = Candidates(settings, bounds, least_of, hidden_of)
         return self._candidates[common, row]
 
     def built(self, row: int, common: CommonConfig) -> list[Inner]:
-        """Return the shapes of units of this kind that were built."""
+        """Return the shapes of units of this kind in the settings that were looked into."""
         if (common, row) in self._split:
             return self.shapes.inners_of_kind(self.kinds[row], common)
-        return self.candidates(common, row).inners
+        kind = self.candidates(common, row)
+        each = (self.shapes.of_setting(self.kinds[row], kind.configs[at]) for at in sorted(kind.looked))
+        return [inner for inners in each for inner in inners]

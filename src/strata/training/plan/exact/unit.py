@@ -52,6 +52,7 @@ class Inner:
     is recomputed."""
     room: int = MANY
     """Microbatches of a copy that its memory is planned for: of more, more would be in flight."""
+    config: ParallelConfig | None = None
 
     @property
     def samples(self) -> int:
@@ -129,6 +130,7 @@ class Units:
         self.problem, self.fastest, self.shapes = problem, fastest, Shapes(problem)
         self._like: dict[tuple[object, CommonConfig], list[Inner]] = {}
         self._of_setting: dict[tuple[object, ParallelConfig], list[Inner]] = {}
+        self._split: dict[tuple[object, ParallelConfig, int], list[TrainingPlan]] = {}
 
     def inners(self, unit: Unit, common: CommonConfig) -> list[Inner]:
         """Return `inners_of_kind` with the name of the unit's domain."""
@@ -181,8 +183,19 @@ class Units:
             while first < deepest:
                 inners += [replace(self._shared(plan), room=first) for plan in self._built(unit, config, first)]
                 first *= 2
-            self._of_setting[key] = inners
+            self._of_setting[key] = [replace(inner, config=config) for inner in inners]
         return self._of_setting[key]
+
+    def split_for(self, unit: Unit, inner: Inner, microbatches: int) -> TrainingPlan:
+        """Return a shape of a unit with its layers split as is best for so many microbatches a copy."""
+        assert inner.config is not None, "shapes of units are of a setting"
+        if len(inner.plan.pipelines[0].stages) == 1:
+            return inner.plan
+        key = (self.kind(unit), inner.config, microbatches)
+        if key not in self._split:
+            self._split[key] = self._built(unit, inner.config, microbatches) or [inner.plan]
+        like = [plan for plan in self._split[key] if plan.schedule is inner.plan.schedule]
+        return min(like, key=lambda plan: self.problem.model.bounds([plan])[0].step_time_s, default=inner.plan)
 
     def _built(self, unit: Unit, config: ParallelConfig, microbatches: int) -> list[TrainingPlan]:
         # All units follow one schedule, whose bounds are those of whole stages.

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.training.plan.exact.split import least_shares, most_shares, split
+from strata.simulate.split import least_shares, most_shares, split
 from tests.support.laws import examples
 
 layer_s = st.integers(0, 9).map(float)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate.collective import best_all_reduce
-from strata.training.plan.exact.gradient_sums import least_of_any_s, least_of_groups_s
+from strata.simulate.gradient_sums import least_of_any_s, least_of_groups_s
 from tests.support.laws import examples
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strata.errors import OutOfTime
 from strata.simulate.pipeline import StageTimes, recurrence_s
-from strata.training.plan.exact.splits import Splits
+from strata.simulate.splits import Splits
 from tests.support.laws import examples
 
 

@@ -18,7 +18,7 @@ Schedules in fixed orders have other sums of stages beside (`plane_sums`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,7 +28,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.clock import Check, unlimited
-from strata.training.plan.exact.plane_sums import PlaneSums
+from strata.simulate.plane_sums import PlaneSums
 
 EXACT: Final = 1 + 1e-12
 """What is equal but for rounding counts as equal."""
@@ -56,7 +56,7 @@ class Splits:
     upstream: float = 1.0
     path: float = 1.0
     busy: Sequence[float] = ()
-    sums: PlaneSums | None = None
+    sums_of: Callable[[], PlaneSums | None] = lambda: None
 
     def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
@@ -91,8 +91,17 @@ class Splits:
     def bound_s(self) -> float:
         """What no split's step can beat; inf where none fits memory."""
         bounds, paths = self._least
-        nested_s = max(float(bounds[0][0]), float(paths[0][0]) + (self.microbatches - 1) * self.slowest_s)
-        return nested_s if self.sums is None else max(nested_s, self.sums.least_s)
+        return max(float(bounds[0][0]), float(paths[0][0]) + (self.microbatches - 1) * self.slowest_s)
+
+    @cached_property
+    def sums(self) -> PlaneSums | None:
+        """Other sums that no step is faster than."""
+        return self.sums_of()
+
+    @property
+    def close_s(self) -> float:
+        """What no split's step can beat, those sums looked at; it takes ten times as long."""
+        return self.bound_s if self.sums is None else max(self.bound_s, self.sums.least_s)
 
     @cached_property
     def best(self) -> tuple[int, ...] | None:

@@ -1,0 +1,107 @@
+"""The plans of data parallelism across domains: one pipeline per unit, in shapes that finish together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from strata.training.plan.exact.batch import best_shapes, share, sharing_copies
+from strata.training.plan.exact.config import CommonConfig
+from strata.training.plan.exact.memory_fit import fitting, without_recomputation
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shapes import Unit
+from strata.training.plan.exact.unit import Inner, Units, moved, with_microbatches
+from strata.workload.plan import TrainingPlan
+
+EVERY: Final = 1 << 16
+"""More shapes than a unit has."""
+
+
+class Way(NamedTuple):
+    """How a batch is shared, whatever the units."""
+
+    common: CommonConfig
+    gradient_compression: float
+    local_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelPlan:
+    """One way to share the batch: which units, at which microbatch, summing gradients how."""
+
+    units: tuple[Unit, ...]
+    way: Way
+
+
+class SharingPlans:
+    """Builds plans that share a batch."""
+
+    def __init__(self, problem: Problem, units: Units) -> None:
+        self.problem, self.units = problem, units
+
+    def build(self, sharing: DataParallelPlan, ways: list[list[Inner]]) -> TrainingPlan | None:
+        """Return the plan of units in one of these shapes each, or None where one has none or cannot be reached.
+
+        A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
+        least total is found by asking for every amount hidden that could pay.
+        """
+        batch, copies = self.problem.job.global_batch, self.problem.job.pins.data
+        if not all(ways) or sum(max(each.room * each.samples for each in unit) for unit in ways) < batch:
+            return None
+        if copies is not None:
+            fixed = sharing_copies(ways, batch, copies)
+            if fixed is None:
+                return None
+            ways = fixed
+        plan = self.plan(sharing, share(ways, batch))
+        if plan.num_samples != batch:  # a copy would be without a sample
+            most = batch // len(ways)
+            ways = [[inner for inner in unit if inner.plan.pipelines[0].replicas <= most] for unit in ways]
+            if not all(ways):
+                return None
+            plan = self.plan(sharing, share(ways, batch))
+        across = self.problem.model.all_reduce(plan)
+        wire_s = across.time_s if across is not None else 0.0
+        if not np.isfinite(wire_s):
+            return None
+        picked = share(best_shapes(ways, batch, wire_s=wire_s, local_steps=sharing.way.local_steps), batch)
+        best = self.plan(sharing, picked)
+        if best.num_samples != batch:
+            return plan
+        resplit = self.plan(sharing, picked, is_split_again=True)
+        reports = self.problem.model.bounds([best, resplit])
+        return best if reports[0].step_time_s <= reports[1].step_time_s else resplit
+
+    def plan(
+        self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]], *, is_split_again: bool = False
+    ) -> TrainingPlan:
+        """Return the plan of units in these shapes that work through so many microbatches a copy.
+
+        `is_split_again`: layers are split as is best for so many, not for all.
+        """
+        common = sharing.way.common
+        longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
+        pipelines = []
+        for (inner, count), unit in zip(picked, sharing.units, strict=True):
+            plan = self.units.split_for(unit, inner, count) if is_split_again else inner.plan
+            pipeline = with_microbatches(plan.pipelines[0], count)
+            name = self.problem.fleet.domains[unit[0]].name
+            pipelines.append(pipeline if len(unit) > 1 else moved(pipeline, name))
+        plan = TrainingPlan(
+            pipelines=tuple(pipelines),
+            microbatch_size=common.microbatch_size,
+            schedule=longest.schedule,
+            recompute=common.recompute,
+            zero_stage=max(inner.plan.zero_stage for inner, _ in picked),
+            gradient_compression=sharing.way.gradient_compression,
+            local_steps=sharing.way.local_steps,
+            context_exchange=common.context_exchange,
+            expert_parallel=common.expert_parallel,
+        )
+        plan = plan.with_samples(self.problem.job.global_batch)
+        # Of fewer microbatches fewer may be in flight than the shapes were chosen for: less is recomputed.
+        bare = without_recomputation(self.problem, plan)
+        least = fitting(self.problem, bare, (plan.zero_stage,)) if bare is not None else []
+        return least[0] if least else bare or plan
