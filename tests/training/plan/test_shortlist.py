@@ -89,7 +89,7 @@ def test_the_fastest_on_a_fleet_of_sites_is_as_fast_as_the_planners(model, domai
     assert Builder(problem).count > FEW
     best = plan_training(sites, asked, clock=still, rank=0).best
     # The planner searches all splits of the layers, the shortlist takes the one of least maximum.
-    assert shortlist(problem, most=64)[0].score <= best.report.step_time_s * 1.01
+    assert shortlist(problem, most=64)[0].score <= best.report.step_time_s * 1.02
 
 
 def test_the_same_problem_gives_the_same_list():
