@@ -74,6 +74,8 @@ Call = tuple[str, ...]
 TABLE: Final[dict[str, list[Call]]] = {
     "fleet.yaml": [
         ("lint", "FILE"),
+        ("fleet", "show", "FILE"),
+        ("report", "FILE"),
         ("plan", "train", "FILE", "job.yaml", *TRAIN),
         ("plan", "serve", "FILE", "service.yaml", *FAST),
         ("whatif", "FILE", "job.yaml", "--set", "job.global_batch=32", *FAST),
@@ -96,6 +98,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("lint", "FILE"),
         ("explain", "FILE"),
         ("explain", "FILE", "--why-not", "East"),
+        ("report", "FILE"),
         ("simulate", "FILE"),
         ("simulate", "FILE", "--backend", "analytic", "--compat", "astra"),
         *(("export", "FILE", "--to", target) for target in ("torchrun", "megatron", "kueue", "chakra", "vllm")),
@@ -105,6 +108,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("lint", "FILE"),
         ("explain", "FILE"),
         ("explain", "FILE", "--why-not", "West/0"),
+        ("report", "FILE"),
         ("export", "FILE", "--to", "vllm"),
         ("export", "FILE", "--to", "sglang"),
     ],
@@ -275,6 +279,7 @@ ANSWERS: Final[dict[Call, Call]] = {
     ("whatif",): ("fleet.yaml", "job.yaml", "--set", "job.minimize=cost"),
     ("export",): ("plan.json", "--to", "torchrun"),
     ("fleet", "discover"): ("--local",),
+    ("fleet", "show"): ("fleet.yaml",),
     ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1"),
     ("serve", "simulate"): ("fleet.yaml", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ("kube", "acu"): ("--snapshot", "snapshot.json"),
@@ -303,13 +308,16 @@ WITHOUT: Final = {
     "answers on stderr, or serves": ["run", "kube controller", "kube dispatch", "kube extender", "kube library",
         "kube webhook", "serve gateway", "serve worker", "host run-layered", "host rollout init",
         "host rollout change", "host rollout add", "host agent", "host enforce", "slices export"],
+    "reads the history: tests/cli/test_runs.py": ["runs list", "runs show", "runs compare", "runs rm"],
+    "writes a page, serves pages, prints a script: tests/web, tests/cli/test_comfort.py": ["report", "ui",
+        "completion"],
     "prints objects for kubectl: tests/cluster/dra/test_dra.py": ["kube device-claim"],
     "asks running agents: tests/host/agent/test_ranks.py": ["host ranks"],
     "measures links between running domains: tests/control/test_probing.py": ["fleet probe"],
     "takes long, needs torch, a case file or root; ends by the same `emit`": ["demo", "kpi", "testbed",
         "learn train", "learn export", "bench training", "bench serving", "bench routing", "bench cluster",
         "bench slicing", "bench host", "bench accuracy", "bench planning", "bench replan", "bench learn",
-        "bench heads", "bench world", "bench control", "bench astra", "bench published", "profile"],
+        "bench heads", "bench world", "bench control", "bench astra", "bench published", "bench gateway", "profile"],
 }  # fmt: skip
 
 
@@ -336,8 +344,15 @@ def test_an_answer_that_a_full_disk_refuses_is_one_error(folder, monkeypatch, ca
         monkeypatch.setattr(sys, "stdout", full)
         code = run(command)
         monkeypatch.undo()
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error: ", "Traceback"))]
-    assert (code, errors) == (5, ["error: cannot write: No space left on device"])
+    said = capsys.readouterr().err.splitlines()
+    message = "cannot write: No space left on device"
+    if "json" in command:
+        errors = [json.loads(line)["error"]["message"] for line in said if line.startswith("{")]
+        assert (code, errors) == (5, [message])
+    else:
+        assert [line for line in said if line.startswith("error: ")] == [f"error: {message}"]
+        assert code == 5
+    assert not [line for line in said if line.startswith("Traceback")]
 
 
 def test_a_serving_plan_that_lacks_one_of_its_prices_is_explained(folder):

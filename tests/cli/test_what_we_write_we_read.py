@@ -86,6 +86,7 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
         for kind in ("TrainingPlan", "ServingPlan")
     },
     ("lint",): {kind: [("lint", "PLAN")] for kind in KINDS},
+    ("report",): {kind: [("report", "PLAN", "-o", "report.html")] for kind in ("TrainingPlan", "ServingPlan")},
     ("plan", "train"): {
         "TrainingPlan": [
             (*TRAIN, "--planner", "hi-ppo", "--no-baselines", "--in-use", "PLAN"),
