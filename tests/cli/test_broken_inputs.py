@@ -317,7 +317,8 @@ WITHOUT: Final = {
     "takes long, needs torch, a case file or root; ends by the same `emit`": ["demo", "kpi", "testbed",
         "learn train", "learn export", "bench training", "bench serving", "bench routing", "bench cluster",
         "bench slicing", "bench host", "bench accuracy", "bench planning", "bench replan", "bench learn",
-        "bench heads", "bench world", "bench control", "bench astra", "bench published", "bench gateway", "profile"],
+        "bench heads", "bench world", "bench control", "bench astra", "bench published",
+        "bench gateway", "profile"],
 }  # fmt: skip
 
 
