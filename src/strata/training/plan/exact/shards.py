@@ -182,6 +182,10 @@ class ShardSpace(UnitGroups):
         plan = self.build_first(way, group, limit_s=limit_s, check=check)
         if not self.is_time or self.bound_s(way, group) >= limit_s:
             return plan
+        if not is_thorough and plan is not None:
+            work_s = self._work_limit_s(way, group, self.bound_s(way, group))
+            self._tables.add_fast(sharing.way.common, rows, limit_s=work_s)
+            plan = self.build(sharing, all_shapes=False)
         if plan is None and not is_thorough:  # the batch is too small for what those work through at once
             return self.build(sharing)
         if is_thorough:

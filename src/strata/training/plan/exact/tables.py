@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.rows import least_s, most_hidden_s
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.unit import Built, Inner, Units
+
+FEW: Final = 8
+"""Settings of a kind that are built for a plan where there is no time for all that could be better."""
 
 
 class ShapeTables:
@@ -65,6 +69,13 @@ class ShapeTables:
                 table.put(row, kind)
             is_new |= is_closer
         return is_new
+
+    def add_fast(self, common: CommonConfig, rows: Sequence[int], *, limit_s: float) -> None:
+        """Let the FEW settings of each kind that could do most within a limit be built."""
+        for row in set(rows):
+            kind = self.candidates(common, row)
+            could = kind.could(limit_s)
+            kind.looked.update(at for at in np.argsort(-could)[:FEW].tolist() if could[at] > 0)
 
     def look_near(self, common: CommonConfig, rows: Sequence[int], *, limit_s: float) -> None:
         """Let the settings of units of these kinds (a row each) be built that could do, with all others at their
