@@ -74,6 +74,7 @@ def gateway(
     try:
         runs.extend(bench.measure(load, peers=named, engine_port=engine_port))
     except KeyboardInterrupt:
+        click.echo("interrupted: what was measured until then", err=True)
         is_whole = False
     data = bench.report(runs)
     emit(data, output, bench.show(data))

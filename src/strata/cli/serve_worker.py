@@ -87,6 +87,7 @@ def worker(
     tls = read_tls(tls_cert, tls_key)
     if not gateway.startswith(("http://", "https://")):
         raise UsageError(f"--gateway {gateway} is not a URL", hint="--gateway http://127.0.0.1:8000")
+    source = hosted(model_said)
     torch = need("torch", extra="train")
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
@@ -96,7 +97,6 @@ def worker(
     from strata.serving.worker.hardware import measure
     from strata.serving.worker.run import WorkerSettings, run
 
-    source = hosted(model_said)
     maker, dtype, in_thread = _layers_of(source, device)
     logging.basicConfig(level=logging.WARNING, format=f"{node_id}: %(message)s")
     with listen(host, port) as listener:
