@@ -15,6 +15,7 @@ pytest.importorskip("starlette")
 from starlette.applications import Starlette
 
 import strata
+from strata.cli.main import run
 from strata.control.client import Client
 from strata.history import History
 from strata.net.browser import SameOrigin, hosts_of
@@ -211,6 +212,20 @@ def test_a_token_is_asked_for_once_and_never_shown(site):
     shown = site.ask("/plans")
     assert shown.status_code == 200
     assert "secret" not in shown.text
+
+
+def test_a_token_is_asked_for_on_localhost_too(monkeypatch, tmp_path):
+    frames = []
+    monkeypatch.setattr("strata.net.server.serve", lambda frame, *_, **__: frames.append(frame))
+    (tmp_path / "token").write_text("secret")
+    assert run(["ui", "--port", "0", "--token-file", str(tmp_path / "token")]) == 0
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(frames[0])
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8480") as client:
+            return await client.get("/plans")
+
+    assert asyncio.run(ask()).status_code == 303
 
 
 def test_a_page_is_light(site):

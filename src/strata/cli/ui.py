@@ -48,15 +48,14 @@ def _serve(fleet: str, *, server: str, host: str, port: int, token_file: str | N
     from strata.web.sources import Sources
 
     token = read_token(token_file) or os.environ.get("STRATA_TOKEN", "")
-    is_local = host in ("127.0.0.1", "::1", "localhost")
-    if not token and not is_local:
+    if not token and host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
     if fleet:
         load_fleet(fleet)  # its faults are said here, not on a page
     sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet)
-    app: Any = Starlette(routes=routes(sources, token="" if is_local else token))
+    app: Any = Starlette(routes=routes(sources, token=token))
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
-    guarded = SameOrigin(app, hosts=hosts_of(host, token="" if is_local else token))
+    guarded = SameOrigin(app, hosts=hosts_of(host, token=token))
     realms = [Realm("/"), Realm("/events", drains=False)]
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host

@@ -103,11 +103,11 @@ class Agent:
             self.is_joined = self.has_joined = True
             self._heed(desired, held)
             return True
+        # A name that was this worker's may be free again.
+        may_return = self.has_joined and answer.code == "node-name-taken"
         if answer.status == 409 and answer.code in ("join-again", "node-stale"):
             self.is_joined = False
-        elif answer.code == "node-name-taken" and self.has_joined:
-            pass  # it was this one's name: whoever has it now may go again
-        elif answer.status < 500 and answer.status not in PATIENT:
+        elif not may_return and answer.status < 500 and answer.status not in PATIENT:
             detail = ": ".join(filter(None, (answer.code, answer.message)))
             detail = detail or answer.body[:200].decode(errors="replace")
             raise UsageError(
