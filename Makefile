@@ -64,8 +64,8 @@ vm:  ## fetch a kernel and build scx_layered for the tests in a virtual machine,
 vm-test: $(VENV)/dev.stamp vm  ## run strata host on a kernel with sched_ext, in a virtual machine (15 minutes)
 	STRATA_VM=1 $(BIN)/python -m pytest tests/host/vm
 
-test-gpu: $(VENV)/dev.stamp  ## hold the slicing library against a real NVIDIA GPU that nobody else uses (an hour; says what it measured)
-	$(BIN)/python -m pytest tests/slicing/gpu -s -rs -p no:xdist -o addopts=
+test-gpu: $(VENV)/dev.stamp  ## hold the slicing library and the workers against a real NVIDIA GPU that nobody else uses (an hour; says what it measured)
+	$(BIN)/python -m pytest tests/slicing/gpu tests/serving/pretrained/test_on_a_gpu.py -s -rs -p no:xdist -o addopts=
 
 test-full: test test-real test-minutes vm-test  ## all of these and 3 rounds of test-laws: before an issue is called resolved
 	$(MAKE) test-laws ROUNDS=3

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What needs an NVIDIA GPU, in parts that take a few minutes each:
 #
-#     benchmarks/gpu_visit.sh OUT memory limits mps shares throughput card profile training learning
+#     benchmarks/gpu_visit.sh OUT memory limits mps shares throughput serving card profile training learning
 #
 # OUT gets logs, tables and traces. Nobody else may use the GPU meanwhile; no setting of the card is changed.
-# Needs a Python (PYTHON=) with strata's dependencies, pytest, torch and, for training, transformers.
+# Needs a Python (PYTHON=) with strata's dependencies, pytest, torch and, for serving and training, transformers.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: benchmarks/gpu_visit.sh OUT PART...}
@@ -13,25 +13,27 @@ mkdir -p "$out"
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 COLUMNS=100
 python=${PYTHON:-python3}
 strata() { "$python" -m strata "$@"; }
-slicing() { "$python" -m pytest -o addopts= --import-mode=importlib -q -s -rs --tb=short -p no:cacheprovider -p no:benchmark "$@"; }
+tests() { "$python" -m pytest -o addopts= --import-mode=importlib -q -s -rs --tb=short -p no:cacheprovider -p no:benchmark "$@"; }
 
 part() {
   case $1 in
     memory)  # what the driver takes for what is asked; an observer looks at the whole device
-      slicing -p no:xdist tests/slicing/gpu/test_memory_on_a_gpu.py ;;
+      tests -p no:xdist tests/slicing/gpu/test_memory_on_a_gpu.py ;;
     limits)  # programs at their limit, several at once
-      slicing -p no:xdist tests/slicing/gpu/test_programs_on_a_gpu.py -k 'context_is_measured or nvidia_smi'
-      slicing -n 6 tests/slicing/gpu/test_on_a_gpu.py tests/slicing/gpu/test_programs_on_a_gpu.py \
+      tests -p no:xdist tests/slicing/gpu/test_programs_on_a_gpu.py -k 'context_is_measured or nvidia_smi'
+      tests -n 6 tests/slicing/gpu/test_on_a_gpu.py tests/slicing/gpu/test_programs_on_a_gpu.py \
         -k 'not throughput and not trainers_share and not context_is_measured and not nvidia_smi' ;;
     mps)
       export CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
-      nvidia-cuda-mps-control -d && slicing -p no:xdist tests/slicing/gpu/test_programs_on_a_gpu.py -k mps
+      nvidia-cuda-mps-control -d && tests -p no:xdist tests/slicing/gpu/test_programs_on_a_gpu.py -k mps
       echo quit | nvidia-cuda-mps-control
       unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY ;;
     shares)
-      slicing -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k "${SHARES:-share or tenants}" ;;
+      tests -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k "${SHARES:-share or tenants}" ;;
     throughput)
-      slicing -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k 'throughput or trainers_share' ;;
+      tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k 'throughput or trainers_share' ;;
+    serving)  # layers of real families, by range
+      tests -n 4 tests/serving/pretrained/test_on_a_gpu.py ;;
     card)
       nvidia-smi
       strata kube agent --once --benchmark -o json | tee "$out/agent.json"

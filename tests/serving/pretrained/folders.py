@@ -115,14 +115,14 @@ def edit(folder: Path, file: str = "config.json", **changes: Any) -> None:
     path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
 
 
-def generated(folder: Path, prompt: list[int], count: int) -> list[int]:
+def generated(folder: Path, prompt: list[int], count: int, *, device: str = "cpu") -> list[int]:
     """Return what transformers says after a prompt: the likeliest tokens, without one that ends it."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto").eval()
     with torch.inference_mode():
-        given = torch.tensor([prompt])
+        given = torch.tensor([prompt], device=model.to(device).device)
         said = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False)
     tokens = said[0, len(prompt) :].tolist()
     return tokens[:-1] if tokens[-1] == 1 else tokens

@@ -19,11 +19,11 @@ def _one_thread():
 PROMPTS = [list(range(5, 42)), [9], list(range(60, 380, 7))]
 
 
-def chain_of(folder, *cuts):
+def chain_of(folder, *cuts, device="cpu"):
     from strata.serving.pretrained.folder import read_folder
     from strata.serving.pretrained.layers import PretrainedMaker
 
-    maker = PretrainedMaker(read_folder(folder))
+    maker = PretrainedMaker(read_folder(folder), device)
     hosted = maker.folder.hosted
     return [
         maker.part(first, end, {n: maker.layer(n) for n in hosted.layer_numbers(first, end)})
