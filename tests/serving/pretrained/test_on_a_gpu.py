@@ -18,9 +18,8 @@ def test_ranges_say_what_transformers_generates(family, cuts, tmp_path):
     folder = folders.make(family, tmp_path)
     expected = [folders.generated(folder, prompt, 40, device="cuda") for prompt in PROMPTS]
     chain = chain_of(folder, *cuts, device="cuda")
-    assert {each.device.type for part in chain for layer in part.layers.values() for each in layer.parameters()} == {
-        "cuda"
-    }
+    parameters = (each for part in chain for layer in part.layers.values() for each in layer.parameters())
+    assert {each.device.type for each in parameters} == {"cuda"}
     assert [say(chain, prompt, 40) for prompt in PROMPTS] == expected
 
 
