@@ -21,6 +21,7 @@ from typing import Any
 from strata.simulate.memory import FIXED_BYTES, StageShape, stage_bytes, state_bytes
 from strata.workload import huggingface
 from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
@@ -106,7 +107,7 @@ def theirs(module: ModuleType, layout: Layout, spec: ModelSpec) -> tuple[float, 
 def ours(layout: Layout, spec: ModelSpec) -> tuple[float, float, float]:
     """Return the same of the first stage, whose share of the transformer layers is the even one."""
     job = TrainingJob(
-        spec.name, spec.layer_table(layout.sequence_length, 2), layout.sequence_length, spec.num_heads,
+        spec.name, layer_table(spec, layout.sequence_length, 2), layout.sequence_length, spec.num_heads,
         layout.microbatch_size * layout.microbatches * layout.data,
     )  # fmt: skip
     blocks, edge = spec.num_layers // layout.pipeline, layout.pipeline - 1

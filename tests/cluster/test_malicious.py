@@ -162,7 +162,7 @@ def test_no_pod_joins_a_gang_of_another_namespace() -> None:
     cluster.put(kinds.COMPUTE_NODE, objects.devices("n2"))
     cluster.step()
     assert not [action for action in cluster.step(after_s=61.0) if isinstance(action, Patch)]
-    assert cluster.cache.pods_of("Job/default/train") == ()
+    assert cluster.cache.gangs.pods_of("Job/default/train") == ()
 
 
 def template_of(job: Any) -> Any:

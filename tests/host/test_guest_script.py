@@ -19,7 +19,7 @@ from tests.host.vm import guest, guest_side
 COMMANDS = [
     *(f"strata.cli.{file.stem}" for file in Path(cli_package.__file__).parent.glob("host_*.py")),
     "strata.cli.main",
-    "strata.cli.benches",
+    "strata.cli.bench_machines",
     "strata.evaluation.bench.host",
 ]
 

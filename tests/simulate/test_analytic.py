@@ -12,6 +12,7 @@ from strata.fleet import catalogue
 from strata.simulate.analytic import StepModel
 from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import Problem
+from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import card, domain, fleet, job, layers
@@ -181,7 +182,7 @@ def test_a_ring_over_eight_nodes_costs_what_published_runs_say(cards):
             domain("a", count, accelerator=catalogue.accelerator("H100-SXM5-80GB")),
             intra_bandwidth_bytes_per_s=450e9, network_bandwidth_bytes_per_s=400e9,
         )  # fmt: skip
-        asked = job(MPT_13B.layer_table(2048, 2.0), batch=2 * count)
+        asked = job(layer_table(MPT_13B, 2048, 2.0), batch=2 * count)
         whole = Stage("a", 0, len(asked.layers), 1)
         return report(fleet(site), asked, plan(Pipeline((whole,), count, 1), microbatch_size=2)).step_time_s
 

@@ -11,6 +11,7 @@ from strata.simulate.compute import BESIDE_SUMS, layer_times, peak_flops
 from strata.simulate.copies import CONTENTION
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute
+from strata.workload.layer_table import layer_table
 from strata.workload.profile import LayerProfile, LayerTimes
 from strata.workload.software import Software
 from tests.support.builders import card, domain, job, layers
@@ -97,7 +98,7 @@ H100 = domain("a", accelerator=accelerator("H100"))
 
 def llama(**more):
     spec = model("llama-3.1-8b")
-    return job(spec.layer_table(4096), spec=spec, **more)
+    return job(layer_table(spec, 4096), spec=spec, **more)
 
 
 def share_of_peak(asked, place=H100, *, precision="bf16", **shape):

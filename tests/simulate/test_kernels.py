@@ -12,6 +12,7 @@ from strata.simulate.kernel_rates import kernel_rates
 from strata.simulate.kernels import DROPPED_SORT, TILE_ROWS, KernelShape, kernel_seconds
 from strata.workload.huggingface import model, model_names
 from strata.workload.kernels import LayerKernels, MatrixProduct
+from strata.workload.layer_table import layer_table
 from strata.workload.software import Software
 from tests.support.laws import examples
 
@@ -21,7 +22,7 @@ ROWS = st.integers(1, 2**20)
 
 
 def block(name):
-    return model(name).layer_table(1024).kernels[-2]
+    return layer_table(model(name), 1024).kernels[-2]
 
 
 def test_a_product_takes_its_flops_at_the_rate_of_large_ones_and_its_operands_way_through_memory():

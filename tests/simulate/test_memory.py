@@ -20,6 +20,7 @@ from strata.simulate.order import most_in_flight, orders
 from strata.simulate.timeline import SpanKind
 from strata.workload.huggingface import model
 from strata.workload.job import Recompute, Schedule
+from strata.workload.layer_table import layer_table
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.software import Software
 from tests.support.builders import domain, fleet, job, layers
@@ -87,7 +88,7 @@ def test_recomputation_keeps_inputs_and_one_layer_in_full():
 
 
 def test_checkpointing_of_operations_keeps_less_than_all_and_more_than_inputs():
-    asked = job(model("llama-3.1-8b").layer_table(4096))
+    asked = job(layer_table(model("llama-3.1-8b"), 4096))
     none, op, full = (
         stage_bytes(asked, 1, 8, shape=StageShape(1, 1, 1, recompute, zero_stage=0, in_flight=4))
         for recompute in (Recompute.NONE, Recompute.SELECTIVE_OP, Recompute.FULL)
@@ -97,7 +98,7 @@ def test_checkpointing_of_operations_keeps_less_than_all_and_more_than_inputs():
 
 def test_the_loss_has_its_logits_in_both_widths():
     spec = model("llama-3.1-8b")
-    asked = job(spec.layer_table(4096))
+    asked = job(layer_table(spec, 4096))
     shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(asked.layers) - 1
     held = stage_bytes(asked, last, 1, shape=shape) - FIXED_BYTES - 16 * asked.layers.params[last]
     assert held - asked.layers.activation_bytes[last] == 8 * 4096 * spec.vocab_size
@@ -106,14 +107,14 @@ def test_the_loss_has_its_logits_in_both_widths():
 def test_checkpointing_of_operations_keeps_the_results_of_every_second_product():
     """torchtitan's products of a block: q, k, v, o, w1, w3, w2; and the block's input and attention's output."""
     spec = model("llama-3.1-8b")
-    found = kept_bytes(spec.layer_table(1), Recompute.SELECTIVE_OP)[1]
+    found = kept_bytes(layer_table(spec, 1), Recompute.SELECTIVE_OP)[1]
     q, v = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     assert found == 2 * (q + v + spec.intermediate_size + spec.hidden_size + spec.hidden_size + q)
 
 
 def test_transformer_engine_keeps_no_second_copy_of_logits_nor_what_experts_make():
     spec = model("qwen3-30b-a3b")
-    table, narrow = spec.layer_table(8), spec.layer_table(8, keeps_expert_outputs=False)
+    table, narrow = layer_table(spec, 8), layer_table(spec, 8, keeps_expert_outputs=False)
     assert table.activation_bytes[1] - narrow.activation_bytes[1] == 8 * 2 * 8 * spec.hidden_size
     shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(table) - 1
     wide, engine = (
@@ -123,7 +124,7 @@ def test_transformer_engine_keeps_no_second_copy_of_logits_nor_what_experts_make
 
 
 def test_a_loss_of_one_kernel_has_its_gradient_in_the_place_of_the_logits():
-    table = model("llama-3.1-8b").layer_table(8)
+    table = layer_table(model("llama-3.1-8b"), 8)
     shape, last = StageShape(1, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1), len(table) - 1
     plain, fused = (
         stage_bytes(job(table, software=Software(fused_loss=one)), last, 1, shape=shape) for one in (False, True)
@@ -132,7 +133,7 @@ def test_a_loss_of_one_kernel_has_its_gradient_in_the_place_of_the_logits():
 
 
 def test_tensor_parallelism_gathers_whole_sequences_for_the_products_of_a_block():
-    table = model("llama-3.1-8b").layer_table(4096)
+    table = layer_table(model("llama-3.1-8b"), 4096)
     shape = StageShape(8, 1, 2, Recompute.NONE, zero_stage=0, in_flight=1)
     for engine, count in ((False, 4), (True, 2)):
         asked = job(table, software=Software(transformer_engine=engine))
@@ -168,7 +169,7 @@ def test_sharded_weights_are_whole_for_the_layer_in_use_and_the_one_fetched_ahea
 def test_an_interleaved_stage_of_a_mixed_model_holds_the_layers_of_its_chunks():
     """DeepSeek-V3's three dense layers lie in first chunks; the mixtures beside them are of other chunks."""
     spec = model("deepseek-v3")
-    asked = job(spec.layer_table(512))
+    asked = job(layer_table(spec, 512))
     cuts = [17, 15, 15, 16]
     stages = tuple(Stage("a", sum(cuts[:i]), n, 8) for i, n in enumerate(cuts))
     one = TrainingPlan((Pipeline(stages, 1, 8),), 1, schedule=Schedule.INTERLEAVED, virtual_stages=5)

@@ -17,6 +17,7 @@ from strata.simulate.memory import FIXED_BYTES
 from strata.simulate.splitting import HOST_BYTES_PER_S, neighbours
 from strata.workload.huggingface import model
 from strata.workload.job import ContextExchange, Recompute
+from strata.workload.layer_table import layer_table
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.software import Software
 from tests.support.builders import domain, fleet, job
@@ -27,7 +28,7 @@ SITE = domain("a", 64)
 
 
 def step_model(spec=LLAMA, *, sequence=8192, site=SITE, **more):
-    table = replace(spec.layer_table(sequence), kernels=())
+    table = replace(layer_table(spec, sequence), kernels=())
     asked = job(table, batch=8, flops_efficiency=0.5, **more)
     return StepModel(fleet(site), replace(asked, sequence_length=sequence))
 

@@ -8,6 +8,7 @@ import pytest
 
 from strata.errors import BadFile
 from strata.workload.huggingface import model_from_config, model_from_keys
+from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
 
 CONFIGS = {
@@ -136,9 +137,9 @@ def test_mistral_looks_back_at_its_window_only():
     }  # fmt: skip
     whole = model_from_keys({**keys, "sliding_window": None}, path="", name="v0.2")
     sliding = model_from_keys({**keys, "sliding_window": 4096}, path="", name="v0.1")
-    assert whole.layer_table(32768).forward_flops.sum() / 32768 == pytest.approx(31.4e9, rel=0.01)
-    assert sliding.layer_table(32768).forward_flops.sum() / 32768 == pytest.approx(16.4e9, rel=0.01)
-    assert (sliding.layer_table(4096).forward_flops == whole.layer_table(4096).forward_flops).all()
+    assert layer_table(whole, 32768).forward_flops.sum() / 32768 == pytest.approx(31.4e9, rel=0.01)
+    assert layer_table(sliding, 32768).forward_flops.sum() / 32768 == pytest.approx(16.4e9, rel=0.01)
+    assert (layer_table(sliding, 4096).forward_flops == layer_table(whole, 4096).forward_flops).all()
 
 
 TINY = {

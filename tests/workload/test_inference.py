@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from strata.workload.huggingface import model, model_names
 from strata.workload.inference import ModelInfo
+from strata.workload.layer_table import layer_table
 from strata.workload.model import Experts
 from strata.workload.serving_job import Demand
 from tests.support.inference_models import models, served, small, spec
@@ -24,7 +25,7 @@ def test_layers_and_ends_hold_every_parameter_of_the_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_a_prefill_takes_the_flops_that_training_counts(name: str) -> None:
-    info, table = served(name), model(name).layer_table(512)
+    info, table = served(name), layer_table(model(name), 512)
 
     flops = 512 * info.flops_per_token + 512**2 * info.prefill_flops_per_token_per_context
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.workload.huggingface import model
+from strata.workload.layer_table import layer_table
 from strata.workload.model import Experts, LatentAttention, ModelSpec
 
 # Counts as the model cards and papers state them; OPT and GPT-Neo as their checkpoints hold them.
@@ -122,13 +123,13 @@ def test_forward_flops_are_megatrons():
     # arXiv 2104.04473 eq. 3 is 4 forwards of the blocks (96 B s l h^2) and 3 of the logits; this is one of each.
     h, layers, s = 512, 6, 128
     expected = 24 * s * layers * h * h * (1 + s / (6 * h) + 1000 / (12 * layers * h))
-    flops = gpt(h, layers, heads=8).layer_table(s).forward_flops.sum()
+    flops = layer_table(gpt(h, layers, heads=8), s).forward_flops.sum()
     assert flops == pytest.approx(expected, rel=1e-12)
 
 
 def test_activations_are_korthikantis_without_scores_and_dropout():
     h, a, s = 512, 8, 128
-    kept = gpt(h, 3, heads=a).layer_table(s).activation_bytes
+    kept = layer_table(gpt(h, 3, heads=a), s).activation_bytes
     assert kept[1] == 32 * s * h + 4 * a * s
     assert kept[-1] == 4 * s * h + 4 * s * 1000
     assert kept[0] == 0
@@ -136,26 +137,26 @@ def test_activations_are_korthikantis_without_scores_and_dropout():
 
 def test_8_bit_products_keep_their_inputs_in_8_bit_and_attention_its_output_twice():
     h, a, s = 512, 8, 128
-    wide, narrow = (gpt(h, 3, heads=a).layer_table(s, input_bytes=b).activation_bytes for b in (None, 1.0))
+    wide, narrow = (layer_table(gpt(h, 3, heads=a), s, input_bytes=b).activation_bytes for b in (None, 1.0))
     assert wide[1] - narrow[1] == s * (h + h + 4 * h) - s * h
     assert wide[-1] == narrow[-1]
 
 
 def test_a_mixture_computes_with_its_active_experts_only():
     spec = model("qwen3-30b-a3b")
-    table = spec.layer_table(1)
+    table = layer_table(spec, 1)
     matrices = spec.active_params_per_layer[1] - 2 * spec.hidden_size - spec.qk_norm_params
     assert table.forward_flops[1] == 2 * matrices + 4 * spec.num_heads * spec.head_dim
 
 
 def test_a_table_begins_with_the_embedding_and_ends_with_the_head():
-    kinds = model("deepseek-v3").layer_table(8).kinds
+    kinds = layer_table(model("deepseek-v3"), 8).kinds
     assert kinds == ("embedding", *["dense"] * 3, *["moe"] * 58, "head")
 
 
 @given(specs(), st.integers(1, 100))
 def test_layers_sum_to_the_model(spec, sequence_length):
-    table = spec.layer_table(sequence_length)
+    table = layer_table(spec, sequence_length)
     assert len(table) == spec.num_layers + 2
     assert table.params.sum() == spec.num_params == sum(spec.params_per_layer)
     assert spec.num_active_params <= spec.num_params
@@ -168,7 +169,7 @@ def _all_experts_active(spec: ModelSpec) -> bool:
 
 @given(specs(), st.integers(1, 1000))
 def test_longer_samples_cost_at_least_in_proportion(spec, sequence_length):
-    short, long = spec.layer_table(sequence_length), spec.layer_table(2 * sequence_length)
+    short, long = layer_table(spec, sequence_length), layer_table(spec, 2 * sequence_length)
     assert (long.forward_flops >= 2 * short.forward_flops).all()
     assert (long.activation_bytes == 2 * short.activation_bytes).all()
     assert (short.checkpoint_bytes <= short.boundary_bytes).all()

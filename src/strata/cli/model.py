@@ -13,6 +13,7 @@ from strata.tables import Line, Shown, rows
 from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES
+from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
 from strata.workload.precision import ELEMENT_BYTES
 
@@ -69,7 +70,7 @@ def _summary(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _data(spec: ModelSpec, sequence_length: int) -> dict[str, Any]:
-    table = spec.layer_table(sequence_length, _BF16)
+    table = layer_table(spec, sequence_length, _BF16)
     same = [(kind, spec.window(layer)) for layer, kind in enumerate(spec.kinds)]
     layers = [
         {

@@ -1,33 +1,16 @@
-"""A decoder-only transformer, as far as its parameters, FLOPs and memory depend on its shape.
+"""A decoder-only transformer: its shape, and the parameters and FLOPs of a token that follow from it.
 
-Sources: the matrices are those of the Hugging Face implementation of each family; FLOPs count a multiply-add as 2
-and attention over the full s x s square, causal or not, which is Megatron-LM's convention (arXiv 2104.04473,
-eq. 3) and the one published utilisations use, or over the s x w band of a sliding window w; activations are arXiv
-2205.05198, §4.1, eq. 2, term by term with the sizes of this model (see `_activation_bytes`).
+The matrices are those of the Hugging Face implementation of each family; FLOPs count a multiply-add as 2. What the
+layers of a sequence take is in `layer_table.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
-
-import numpy as np
 
 from strata.decision import UNHASHED, Trust
-from strata.workload.kernels import LayerKernels, MatrixProduct
-from strata.workload.layers import LayerExchanges, LayerTable
-
-_STATISTIC_BYTES: Final = 4
-"""Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
-
-_LOGIT_ELEMENTS: Final = 6
-"""16-bit elements moved per logit forward: the product's output read, its fp32 copy written, read for the maximum
-and again for the sum of the cross entropy."""
-
-_SMALL_KERNELS: Final = 16
-"""Kernels of a block that are no matrix product, as PyTorch runs one: norms, rotations or biases, attention,
-residual sums, the activation function, casts and copies."""
+from strata.workload.kernels import MatrixProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,74 +170,6 @@ class ModelSpec:
             return 0
         return sum(product.params for product in self._feed_forward(self.experts.intermediate_size, self.experts))
 
-    def layer_table(
-        self,
-        sequence_length: int,
-        element_bytes: float = 2,
-        *,
-        input_bytes: float | None = None,
-        keeps_expert_outputs: bool = True,
-    ) -> LayerTable:
-        """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
-
-        input_bytes: of an element that a block's product keeps of its input; None: as all others.
-        keeps_expert_outputs: what experts make of a token is weighed when it has come back, and kept for that; not
-        where its weight is multiplied in before their last product (Megatron-Core).
-
-        A boundary is one hidden state per token (the head's is never sent). Full recomputation keeps the input of
-        every layer; the embedding's are token ids, counted as nothing.
-        """
-        s, kinds = sequence_length, self.kinds
-        hidden = np.full(len(kinds), float(s * self.hidden_size) * element_bytes)
-        inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
-        flops = [self._flops(kind, s, self.window(layer) or s) for layer, kind in enumerate(kinds)]
-        kernels = tuple(self._kernels(layer) for layer in range(len(kinds)))
-        kept = {
-            kind: s * self._kept_bytes(kind, element_bytes, input_bytes or element_bytes) for kind in set(kinds)
-        }
-        if self.experts is not None and not keeps_expert_outputs:
-            kept["moe"] -= s * element_bytes * self.experts.experts_per_token * self.hidden_size
-        return LayerTable(
-            kinds=kinds,
-            forward_flops=np.array(flops),
-            params=np.array(self.params_per_layer, dtype=np.float64),
-            activation_bytes=np.array([kept[kind] for kind in kinds]),
-            checkpoint_bytes=inputs,
-            boundary_bytes=hidden,
-            kernels=kernels,
-            only_some=self._exchanges(flops, s, element_bytes),
-        )
-
-    def _exchanges(self, flops: list[float], sequence_length: int, element_bytes: float) -> LayerExchanges:
-        """Return what splitting sequences and experts moves, and what `selective` computes again, per layer."""
-        s, h, kinds = sequence_length, self.hidden_size, self.kinds
-        block = np.array([kind not in ("embedding", "head") for kind in kinds], dtype=np.float64)
-        moe = np.array([kind == "moe" for kind in kinds], dtype=np.float64)
-        head_dim = self.head_dim if self.latent is None else self.latent.v_head_dim
-        matrices = np.array([s * self.token_flops(kind) for kind in kinds])
-        experts = self.experts
-        per_token, width, stored = 0, 0, 0
-        if experts is not None:
-            per_token = experts.experts_per_token
-            width = (3 if self.gated_mlp else 2) * h * experts.intermediate_size
-            stored = width * experts.num_experts
-        routed = 0 if experts is None else per_token * experts.intermediate_size + experts.shared_intermediate_size
-        # Of latent attention the up-projections are computed again too (arXiv 2412.19437 §3.2.3).
-        mla, expanded = self.latent, 0
-        if mla is not None:
-            expanded = self.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
-        activated = np.where(moe > 0, routed, float(self.intermediate_size))
-        return LayerExchanges(
-            kv_bytes=block * (s * self.kv_elements_per_layer * element_bytes),
-            query_bytes=block * (s * self.num_heads * head_dim * element_bytes),
-            attention_flops=block * (np.array(flops) - matrices),
-            expert_params=moe * float(stored),
-            routed_bytes=moe * (s * per_token * h * element_bytes),
-            routed_flops=moe * (2.0 * s * per_token * width),
-            recomputed_bytes=block * s * element_bytes * (2 * h + activated + expanded),
-            expert_groups=(1, 1) if experts is None else experts.groups,
-        )
-
     def _is_sparse(self, layer: int) -> bool:
         return self.experts is not None and layer not in self.experts.dense_layers
 
@@ -262,7 +177,7 @@ class ModelSpec:
     def _norm(self) -> int:
         return self.hidden_size * (2 if self.norm_bias else 1)
 
-    def _products(self, kind: str) -> tuple[MatrixProduct, ...]:
+    def products(self, kind: str) -> tuple[MatrixProduct, ...]:
         """Return the matrix products of a layer, in the order they run; a tied head's is the embedding's."""
         h, e = self.hidden_size, self.embedding_size
         if kind == "embedding":
@@ -273,7 +188,7 @@ class ModelSpec:
         return self._attention_products + self._mlp_products(kind)
 
     def _matrices(self, kind: str, *, active: bool) -> int:
-        return sum(product.active_params if active else product.params for product in self._products(kind))
+        return sum(product.active_params if active else product.params for product in self.products(kind))
 
     def _params(self, kind: str, *, active: bool) -> int:
         table = self.vocab_size * self.embedding_size
@@ -329,31 +244,6 @@ class ModelSpec:
             MatrixProduct(width, self.hidden_size, "inputs", copies, groups),
         )
 
-    def _kernels(self, layer: int) -> LayerKernels:
-        """Return what a layer computes for a token: 0 is the embedding, the last the head."""
-        kind, h = self.kinds[layer], self.hidden_size
-        products = self._products(kind)
-        if kind == "embedding":
-            return LayerKernels(products, 0.0, 0, 0, 2.0 * h, 0.0, 1 + len(products))
-        if kind == "head":
-            streamed = 2.0 * h + _LOGIT_ELEMENTS * self.vocab_size
-            return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products))
-        moe = self.experts if kind == "moe" else None
-        width, routed = self.intermediate_size, 0.0
-        if moe is not None:
-            width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
-            # Copies are read and written to sort them and to pad each expert's, on the way there and back.
-            routed = 8.0 * moe.experts_per_token * h + 2.0 * moe.num_experts
-        # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
-        # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
-        streamed = 2.0 * self.norms_per_layer * h + 2 * 3.0 * h + (3.0 if self.gated_mlp else 2.0) * width
-        queries_and_keys = (self.num_heads + self.num_kv_heads) * self.head_dim
-        streamed += (4.0 if self.qk_norm_params else 2.0) * queries_and_keys
-        return LayerKernels(
-            products, self.attention_flops(), self.window(layer), self.num_heads, streamed, routed,
-            _SMALL_KERNELS + len(products),
-        )  # fmt: skip
-
     def _mlp_vectors(self, kind: str, *, active: bool) -> int:
         """Biases of a dense MLP, or of experts and their router."""
         if kind == "moe" and self.experts is not None:
@@ -364,49 +254,3 @@ class ModelSpec:
 
     def _biases(self, width: int) -> int:
         return (2 if self.gated_mlp else 1) * width + self.hidden_size
-
-    def _flops(self, kind: str, sequence_length: int, window: int) -> float:
-        """Forward FLOPs of one sequence: those of its tokens, plus the attention square.
-
-        A window leaves a band of the square, as wide as the window: its edge at the start is not taken off, as the
-        half above the diagonal is not.
-        """
-        s = sequence_length
-        attention = 0.0 if kind in ("embedding", "head") else self.attention_flops()
-        return s * self.token_flops(kind) + s * min(s, window) * attention
-
-    def _kept_bytes(self, kind: str, element_bytes: float, input_bytes: float) -> float:
-        """Bytes one token leaves for the backward pass, nothing recomputed but the attention scores.
-
-        For GPT this is eq. 2 of arXiv 2205.05198 without `5 a s / h` (flash attention keeps one fp32 statistic a
-        head) and without dropout masks: 32 s b h + 4 a s b. The head is that paper's §4.3: norm and projection
-        inputs, fp32 logits. Products that read narrower numbers (FP8) leave attention's output twice.
-        """
-        h, e = self.hidden_size, self.embedding_size
-        if kind == "embedding":
-            return element_bytes * (e if e != h else 0)
-        if kind == "head":
-            inputs = (h if self.final_norm else 0) + e + (h if e != h else 0)
-            return element_bytes * inputs + _STATISTIC_BYTES * self.vocab_size
-        moe = self.experts if kind == "moe" else None
-        attended, statistics = self.num_heads * self.head_dim, self.num_heads
-        read, width = 2 * h, self.intermediate_size
-        elements = self.norms_per_layer * h + self._attention_elements + attended
-        if moe is not None:
-            # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
-            width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
-            elements, read = elements + moe.experts_per_token * h, read + moe.experts_per_token * h
-            statistics += moe.num_experts
-        elements += (2 if self.gated_mlp else 1) * width
-        twice = input_bytes * attended if input_bytes < element_bytes else 0.0
-        return element_bytes * elements + input_bytes * (read + width) + twice + _STATISTIC_BYTES * statistics
-
-    @property
-    def _attention_elements(self) -> int:
-        """Queries, keys and values; latents and norms where used."""
-        a, mla = self.num_heads, self.latent
-        if mla is not None:
-            latents = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
-            return latents + a * (2 * mla.qk_head_dim + mla.v_head_dim)
-        queries_and_keys = (a + self.num_kv_heads) * self.head_dim
-        return queries_and_keys * (2 if self.qk_norm_params else 1) + self.num_kv_heads * self.head_dim

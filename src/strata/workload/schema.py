@@ -17,6 +17,7 @@ from strata.workload.huggingface import model
 from strata.workload.job import ANY_RECOMPUTE, PRECISION_BYTES, Limits, Recompute, TrainingJob
 from strata.workload.job_entries import Compression, RunEntry, TrainingJobFile
 from strata.workload.job_faults import contradictions, nearest_degrees
+from strata.workload.layer_table import layer_table
 from strata.workload.layers import LayerTable
 from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
@@ -142,7 +143,8 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
 def layers_of(spec: ModelSpec, sequence: int, *, precision: str, software: Software = PLAIN) -> LayerTable:
     """Return a model's layers as a job computes them, sequences of so many tokens in this precision."""
     is_engine = software.transformer_engine
-    return spec.layer_table(
+    return layer_table(
+        spec,
         sequence,
         PRECISION_BYTES[precision],
         input_bytes=None if is_engine is False else PRODUCT_INPUT_BYTES.get(precision),

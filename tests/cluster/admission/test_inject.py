@@ -5,14 +5,11 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from strata.cluster.admission.code import COPY
-from strata.cluster.admission.inject import inject, release
+from strata.cluster.admission.inject import release
 from strata.cluster.api.placement_annotation import (
     GATE,
-    LIMITS,
     PLACEMENT,
     VISIBLE,
     WAITING,
@@ -22,13 +19,11 @@ from strata.cluster.api.placement_annotation import (
 )  # fmt: skip
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
+from strata.cluster.scheduling.snapshot import Cluster
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
-from strata.fleet.slices import QuotaLimits
 from tests.cluster.admission.builders import (
     ASCEND,
-    GIB,
     NVIDIA,
     OWN,
     VLLM,
@@ -37,37 +32,9 @@ from tests.cluster.admission.builders import (
     placement,
     pod,
 )  # fmt: skip
+from tests.cluster.admission.injecting import INDEX, env, faults, hosts, injected, waiting
 from tests.cluster.admission.mutability import forbidden
 from tests.cluster.builders import A100, B3, choose, claim, node
-from tests.slicing.contract import slices_from_environment
-from tests.support.laws import examples
-
-INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-def injected(thing, where=None, profile=ASCEND, minor=36):
-    return inject(thing, where or placement(profile), profile, server_minor=minor)
-
-
-def env(thing, number=0):
-    return {
-        one["name"]: one.get("value", one.get("valueFrom")) for one in thing["spec"]["containers"][number]["env"]
-    }
-
-
-def hosts(thing):
-    required = thing["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return [
-        [one["values"] for one in term["matchExpressions"] if one["key"] == "kubernetes.io/hostname"]
-        for term in required["nodeSelectorTerms"]
-    ]
-
-
-def faults(thing, where=None, profile=ASCEND):
-    with pytest.raises(BadFile) as caught:
-        injected(thing, where, profile)
-    return {fault.where: fault.message for fault in caught.value.faults}
-
 
 # What a pod gets
 
@@ -252,80 +219,7 @@ def test_a_taken_code_mount_is_a_fault():
     assert injected(pod(mine))["spec"]["containers"][0]["volumeMounts"][0]["name"] == "data"
 
 
-# Fractions
-
-
-def test_a_fraction_gets_the_quota_library_and_no_device_of_the_plugin():
-    after = injected(pod(container(gpu=1, env={"LD_PRELOAD": "/mine.so"})), fraction())
-    main, got = after["spec"]["containers"][0], env(after)
-    assert main["resources"] == {"limits": {}, "requests": {}}
-    assert got["ASCEND_VISIBLE_DEVICES"] == "3"
-    assert got["LD_PRELOAD"] == "/usr/local/strata/libstrata_quota.so:/mine.so"
-    assert got["STRATA_LEDGER"] == "/var/run/strata/quota.ledger"
-    assert slices_from_environment(got, devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
-    assert {"name": "strata-quota", "mountPath": "/usr/local/strata", "readOnly": True} in main["volumeMounts"]
-    volumes = {one["name"]: one for one in after["spec"]["volumes"]}
-    assert volumes["strata-quota"]["hostPath"] == {"path": "/usr/local/strata", "type": "Directory"}
-    assert "emptyDir" in volumes["strata-ledger"]
-
-
-def test_who_logs_into_a_fraction_without_its_environment_finds_its_limits_in_a_file():
-    after = injected(pod(), fraction())
-    main = after["spec"]["containers"][0]
-    mounts = {one["name"]: one for one in main["volumeMounts"]}
-    assert mounts["strata-preload"] == {
-        "name": "strata-preload", "mountPath": "/etc/ld.so.preload", "readOnly": True
-    }  # fmt: skip
-    assert mounts["strata-limits"] == {
-        "name": "strata-limits", "mountPath": "/etc/strata/limits", "subPath": "limits", "readOnly": True
-    }  # fmt: skip
-    volumes = {one["name"]: one for one in after["spec"]["volumes"]}
-    assert volumes["strata-preload"]["hostPath"] == {"path": "/usr/local/strata/ld.so.preload", "type": "File"}
-    items = volumes["strata-limits"]["downwardAPI"]["items"]
-    fields = {one["path"]: one["fieldRef"]["fieldPath"] for one in items}
-    assert fields["limits"] == f"metadata.annotations['{LIMITS}']"
-    lines = dict(line.split("=") for line in after["metadata"]["annotations"][LIMITS].splitlines())
-    assert lines["STRATA_CONTAINER"] == main["name"]
-    assert {name: env(after)[name] for name in lines if name != "STRATA_CONTAINER"} == {
-        name: value for name, value in lines.items() if name != "STRATA_CONTAINER"
-    }
-    assert slices_from_environment(lines, devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
-    assert LIMITS not in injected(pod())["metadata"]["annotations"]
-
-
-def test_no_variable_volume_or_mount_of_the_user_undoes_a_limit():
-    own = {"STRATA_MEMORY_LIMIT": "900Gi", "STRATA_MEMORY_LIMIT_0": "900Gi", "STRATA_QUOTA": "off"}
-    mounts = [{"name": "fake", "mountPath": "/usr/local/strata/"}, {"name": "x", "mountPath": "/var/run/strata"}]
-    volumes = [{"name": "fake", "emptyDir": {}}, {"name": "strata-quota", "emptyDir": {}}]
-    after = injected(pod(container(env=own, volumeMounts=mounts), volumes=volumes), fraction())
-    assert slices_from_environment(env(after), devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
-    assert "STRATA_QUOTA" not in env(after)
-    mounted = {(one["mountPath"], one["name"]) for one in after["spec"]["containers"][0]["volumeMounts"]}
-    at_ours = {one for one in mounted if one[0].startswith(("/usr/local/strata", "/var/run/strata"))}
-    assert at_ours == {("/usr/local/strata", "strata-quota"), ("/var/run/strata", "strata-ledger")}
-    assert [one for one in after["spec"]["volumes"] if one["name"] == "strata-quota"] == [
-        {"name": "strata-quota", "hostPath": {"path": "/usr/local/strata", "type": "Directory"}}
-    ]
-
-
-def test_a_preload_by_reference_cannot_be_joined():
-    reference = {"name": "LD_PRELOAD", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
-    assert "cannot be joined" in faults(pod({"name": "main", "env": [reference]}), fraction())["LD_PRELOAD"]
-
-
-def test_a_fraction_must_know_its_device():
-    assert "completionMode" in faults(pod(), fraction(ASCEND, ("n1", 0), ("n1", 1)))[PLACEMENT]
-    assert env(injected(pod(), fraction(ASCEND, ("n1", 5), ("n1", 5))))["ASCEND_VISIBLE_DEVICES"] == "5"
-
-
 # Pods that wait
-
-
-def waiting(of):
-    return Placement(
-        of.profile, (PodPlace("", (), of.pods[0].memory_bytes),), of.devices_per_pod, of.bandwidth, model=of.model,
-        cores_share=of.cores_share,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("where", [placement(), fraction()], ids=["whole", "fraction"])
@@ -404,105 +298,3 @@ def test_devices_for_two_containers_or_before_they_start_are_refused():
 )  # fmt: skip
 def test_odd_pods_are_refused_with_their_place(odd, path):
     assert path in faults(odd)
-
-
-# Laws
-
-NAMES = st.sampled_from(
-    ["A", "LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "STRATA_LEDGER", "NCCL_P2P_DISABLE"]
-)
-VALUES = st.sampled_from(["", "/x", "/x:/mine", "/usr/local/strata/libstrata_quota.so /b", "0", "::"])
-ENV = st.lists(
-    st.builds(lambda name, value: {"name": name, "value": value}, NAMES, VALUES)
-    | st.builds(lambda: {"name": "LD_LIBRARY_PATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-    max_size=5,
-)
-MOUNTS = st.lists(
-    st.fixed_dictionaries(
-        {"name": st.sampled_from(["data", "strata-quota"]), "mountPath": st.sampled_from(["/opt/lib", "/data"])}
-    ),
-    max_size=2,
-)
-CONTAINERS = st.fixed_dictionaries(
-    {"image": st.just("me:1")},
-    optional={
-        "env": ENV,
-        "volumeMounts": MOUNTS,
-        "resources": st.sampled_from([{}, {"limits": {"cpu": "1", "amd.com/gpu": "0"}}, {"requests": None}]),
-        "command": st.just(["python"]),
-    },
-)
-TERM = st.fixed_dictionaries(
-    {}, optional={"matchExpressions": st.lists(st.just({"key": "zone", "operator": "Exists"}), max_size=2)}
-)
-SPECS = st.fixed_dictionaries(
-    {"containers": st.lists(CONTAINERS, min_size=1, max_size=3)},
-    optional={
-        "tolerations": st.lists(st.sampled_from([dict(OWN.tolerations[0]), {"key": "x"}]), max_size=2),
-        "nodeSelector": st.sampled_from([{}, {"zone": "a"}]),
-        "volumes": st.lists(st.sampled_from([{"name": "data", "emptyDir": {}}]), max_size=1),
-        "affinity": st.builds(
-            lambda terms: {
-                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-            },
-            st.lists(TERM, max_size=2),
-        ),
-    },
-)
-WHERES = st.sampled_from(
-    [
-        placement(OWN),
-        placement(OWN, ("n1", 0, 1), ("n2", 2, 3), can_p2p=False),
-        fraction(OWN),
-        waiting(fraction(OWN)),
-    ]
-)
-ANNOTATIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "code-image": st.just("me/code:1"),
-        "checkpoint": st.just("/c/1"),
-        INDEX: st.sampled_from(["0", "1", "9"]),
-    },
-)
-
-
-def build(spec, annotations, counts):
-    containers = [{"name": f"c{number}", **one} for number, one in enumerate(spec["containers"])]
-    if counts:
-        containers[-1] = {**containers[-1], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    return pod(annotations=annotations) | {"spec": {**spec, "containers": containers}}
-
-
-@examples(200)
-@given(spec=SPECS, annotations=ANNOTATIONS, where=WHERES, counts=st.booleans(), minor=st.sampled_from([30, 36]))
-def test_injecting_twice_changes_nothing_more(spec, annotations, where, counts, minor):
-    given = build(spec, annotations, counts)
-    once = inject(given, where, OWN, server_minor=minor)
-    assert inject(once, where, OWN, server_minor=minor) == once
-    for one in once["spec"]["containers"]:
-        paths = [mount["mountPath"].rstrip("/") for mount in one.get("volumeMounts") or []]
-        theirs = [m["mountPath"] for c in given["spec"]["containers"] for m in c.get("volumeMounts") or []]
-        assert len(paths) == len(set(paths)) or len(theirs) > len(set(theirs))
-    names = [volume["name"] for volume in once["spec"].get("volumes") or []]
-    assert len(names) == len(set(names))
-
-
-@given(spec=SPECS, annotations=ANNOTATIONS)
-def test_what_the_api_server_fills_in_is_no_reason_to_change_it_again(spec, annotations):
-    once = inject(
-        build(spec, {**annotations, "code-image": "me/code:1"}, True), fraction(OWN), OWN, server_minor=33
-    )
-    for volume in once["spec"]["volumes"]:
-        if volume["name"] == "strata-host-lib-v1":
-            volume["hostPath"]["type"] = ""
-    once["spec"]["initContainers"][0]["terminationMessagePath"] = "/dev/termination-log"
-    assert inject(once, fraction(OWN), OWN, server_minor=33) == once
-
-
-@given(spec=SPECS)
-def test_letting_go_is_legal_for_any_pod(spec):
-    nowhere = waiting(placement(OWN))
-    given = build({**spec, "schedulingGates": [{"name": GATE}]}, {WAITING: encode(nowhere)}, True)
-    gated = inject(given, nowhere, OWN, server_minor=36)
-    assert forbidden(gated, release(gated, placement(OWN)), phase="gated") == ()

@@ -96,7 +96,7 @@ def test_pods_of_a_job_that_is_gone_hold_their_devices_until_they_are_gone_too(c
     assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
     cache.changed(kinds.POD, pod, is_gone=True)
     assert len(free(cache, "n1")) == 8
-    assert not cache.placements
+    assert not cache.gangs.placements
 
 
 def test_a_pod_that_is_over_holds_nothing(cache: ClusterCache) -> None:
@@ -215,15 +215,15 @@ def test_a_fraction_takes_its_share_of_one_device(cache: ClusterCache) -> None:
 
 def test_what_is_assumed_is_held_until_it_shows_or_its_time_is_up(cache: ClusterCache) -> None:
     where = placement(("n1", tuple(range(8))))
-    cache.assume("Job/default/train", where, until_s=10.0)
+    cache.gangs.assume("Job/default/train", where, until_s=10.0)
     assert free(cache, "n1") == []
-    cache.expire(9.9)
+    cache.gangs.expire(9.9)
     assert free(cache, "n1") == []
     cache.changed(kinds.JOB, placed_job("train", where))
-    cache.expire(11.0)
+    cache.gangs.expire(11.0)
     assert free(cache, "n1") == []
-    cache.assume("Job/default/other", placement(("n2", (0,))), until_s=20.0)
-    cache.expire(20.0)
+    cache.gangs.assume("Job/default/other", placement(("n2", (0,))), until_s=20.0)
+    cache.gangs.expire(20.0)
     assert len(free(cache, "n2")) == 8
 
 
@@ -325,7 +325,7 @@ def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tu
     for kind in (kinds.JOB, kinds.POD, kinds.COMPUTE_NODE, kinds.NODE):
         fresh.listed(kind, list(now[kind].values()))
     assert same(cache.index, fresh.index)
-    assert cache.placements == fresh.placements
+    assert cache.gangs.placements == fresh.gangs.placements
 
 
 # What pods request of their node
@@ -374,10 +374,10 @@ def test_places_that_no_pod_has_taken_yet_count_by_their_jobs_template_and_each_
 
 def test_what_is_assumed_counts_with_what_its_pods_request(cache):
     where = replace(placement(("n1", (0, 1))), requests=PodRequests({"cpu": 4000, "pods": 1}))
-    cache.assume("Pod/default/solo", where, until_s=10.0)
+    cache.gangs.assume("Pod/default/solo", where, until_s=10.0)
     assert requested(cache, "n1") == {"cpu": 4000, "pods": 1}
     assert not cache.has_room(replace(placement(("n1", (2, 3))), requests=PodRequests({"cpu": 60_001})))
-    cache.forget("Pod/default/solo")
+    cache.gangs.forget("Pod/default/solo")
     assert requested(cache, "n1") == {}
 
 

@@ -53,7 +53,7 @@ class World:
 
     def step(self, *, after_s=1.0):
         self.now_s += after_s
-        self.cache.expire(self.now_s)
+        self.cache.gangs.expire(self.now_s)
         done = []
 
         def apply(actions):
@@ -185,7 +185,7 @@ def test_the_jobs_own_words_count_and_its_key_is_the_gangs():
     world.hear(one)
     (action,) = world.step()
     update = action.body["status"]["admissionChecks"][0]["podSetUpdates"][0]
-    assert update["annotations"][GANG] in world.cache.placements
+    assert update["annotations"][GANG] in world.cache.gangs.placements
     assert world.free == 4
 
 

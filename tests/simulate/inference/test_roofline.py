@@ -17,6 +17,7 @@ from strata.simulate.inference.roofline import (
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 from strata.workload.job import Recompute
+from strata.workload.layer_table import layer_table
 from tests.support.builders import domain, job
 from tests.support.inference_models import models, served, small
 
@@ -112,7 +113,7 @@ def test_a_window_bounds_what_decoding_reads() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_a_prompt_pays_the_all_reduces_that_training_pays(ranks: int) -> None:
-    asked, place = job(model("llama-3.1-8b").layer_table(1024), flops_efficiency=0.5), domain("a")
+    asked, place = job(layer_table(model("llama-3.1-8b"), 1024), flops_efficiency=0.5), domain("a")
     compute = {"flops_per_s": ranks * place.accelerator.fp16_flops, "bytes_per_s": np.inf}
     inside = {"intra_bandwidth_bytes_per_s": 300e9, "intra_latency_s": 5e-6}
     one = {"microbatch_size": 1, "recompute": Recompute.NONE}

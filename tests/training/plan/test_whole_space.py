@@ -16,6 +16,7 @@ from strata.simulate.analytic import StepModel
 from strata.training.plan.legality import misfits, shortfalls
 from strata.training.plan.planner import plan_training
 from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
+from strata.workload.layer_table import layer_table
 from strata.workload.model import Experts, ModelSpec
 from strata.workload.pins import Pins
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -43,7 +44,7 @@ def case(seed, *, sites=1):
         for name in "ab"[:sites]
     ]
     spec = MIXTURE if rng.random() < 0.6 else DENSE
-    table = spec.layer_table(4096)
+    table = layer_table(spec, 4096)
     asked = TrainingJob(
         "small", table, 4096, 4, int(rng.choice([1, 2, 3])), spec=spec,
         recompute=[(NONE,), (NONE, FULL), (NONE, SELECTIVE, FULL)][int(rng.integers(3))],
@@ -203,7 +204,7 @@ def test_no_plan_of_another_order_of_work_beats_the_bound(seed):
 def one_case():
     place = fleet(domain("a", 8, per_node=4, accelerator=card("small", tflops=20.0, gib=8.0)))
     _, asked = case(1)
-    asked = replace(asked, spec=MIXTURE, layers=MIXTURE.layer_table(4096), global_batch=3)
+    asked = replace(asked, spec=MIXTURE, layers=layer_table(MIXTURE, 4096), global_batch=3)
     return place, asked, every_plan(place, asked, schedules=asked.schedules)
 
 

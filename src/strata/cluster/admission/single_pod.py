@@ -22,13 +22,13 @@ ASSUME_S: Final = 15.0
 
 def route_single_pod(cache: ClusterCache, pod: Object, *, is_dry_run: bool, now_s: float) -> Routed:
     """Return where a pod goes, or what it waits for; its place is held unless it is a dry run. Raises BadFile."""
-    cache.expire(now_s)
+    cache.gangs.expire(now_s)
     claim = named_claim(cache.claims, pod, "Pod") if CLAIM in annotations_of(pod) else claim_of_pod(pod)
     evaluation = evaluate(cache.index, claim, cache.profiles)
     choice = evaluation.choice
     if choice.placement is not None:
         if not is_dry_run:
-            cache.assume(annotations_of(pod)[GANG], choice.placement, until_s=now_s + ASSUME_S)
+            cache.gangs.assume(annotations_of(pod)[GANG], choice.placement, until_s=now_s + ASSUME_S)
         return Routed(choice.placement)
     # Where no card could ever do, a model's own refusal says more than that nothing is free.
     is_refused = not choice.demands and choice.refusals

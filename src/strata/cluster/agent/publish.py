@@ -10,7 +10,7 @@ from typing import Final
 from strata import __version__
 from strata.cluster.api.client import Api
 from strata.cluster.api.crd.compute_node import compute_node
-from strata.cluster.api.crd.models import LONGEST, MOST_NOTES
+from strata.cluster.api.crd.fields import LONGEST, MOST_NOTES
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, moment
 from strata.cluster.api.older_definitions import FittingApply

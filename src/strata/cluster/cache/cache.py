@@ -9,29 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.jobs import Job, read_job
-from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
-from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written, gang_of
-from strata.cluster.api.pod_requests import amounts_of
-from strata.cluster.cache.allocation import PodSeen, Use, devices_of, free_of, pod_seen, uses_of
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, meta
+from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, gang_of
+from strata.cluster.cache.allocation import PodSeen, pod_seen
+from strata.cluster.cache.gangs import Gangs
+from strata.cluster.cache.node_state import may_fit_more, node_state
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.dra.allocated import ClaimedDevices
-from strata.cluster.scheduling.host import PodRequests, sum_of
+from strata.cluster.scheduling.host import PodRequests
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
+from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
-
-RDMA_LABELS: Final = ("ai.compute/rdma-group", "network.topology.nvidia.com/leaf")
-RACK_LABELS: Final = ("ai.compute/rack", "network.topology.nvidia.com/spine")
-"""Node labels that say who reaches whom fast: ours, then those of NVIDIA's topology discovery."""
 
 WATCHED: Final = (
     kinds.NODE,
@@ -44,18 +41,6 @@ WATCHED: Final = (
     *kinds.SUSPENDABLE,
 )
 """What the cache is told of."""
-
-
-@dataclass
-class _Gang:
-    """placement: as its job says, None where no job does. is_reserved: places without pods are held as well."""
-
-    placement: Placement | None = None
-    is_reserved: bool = False
-    assumed: Placement | None = None
-    assumed_until_s: float = 0.0
-    pods: dict[str, PodSeen] = field(default_factory=dict)
-    uses: tuple[tuple[str, Use], ...] = ()
 
 
 class ClusterCache:
@@ -96,9 +81,7 @@ class ClusterCache:
         self.fingerprints: dict[str, Fingerprint] = {}
         self._own_profiles: dict[str, RuntimeProfile] = {}
         self._bundled = tuple(profiles)
-        self._gangs: dict[str, _Gang] = {}
-        self._gang_of_pod: dict[str, str] = {}
-        self._on_node: dict[str, set[str]] = {}
+        self.gangs = Gangs(self.fingerprints, self._touch)
         self._bound: dict[str, dict[str, PodRequests]] = {}
         self._node_of_pod: dict[str, str] = {}
         self._claimed, self._has_claims_news = ClaimedDevices(), False
@@ -111,31 +94,6 @@ class ClusterCache:
         """The profiles in use: the API server's where it has any, by name."""
         own = tuple(self._own_profiles[name] for name in sorted(self._own_profiles))
         return own or self._bundled
-
-    @property
-    def placements(self) -> Mapping[str, Placement]:
-        """What is placed, by gang: of its job, else of its pods."""
-        placements = {key: _placement(gang) for key, gang in self._gangs.items()}
-        return {key: placement for key, placement in placements.items() if placement is not None}
-
-    def placement_of(self, gang: str) -> Placement | None:
-        """Return what a gang holds, as `placements` has it."""
-        entry = self._gangs.get(gang)
-        return None if entry is None else _placement(entry)
-
-    def free_places(self, gang: str) -> list[PodPlace]:
-        """Return the places of a gang that no pod of it has."""
-        entry = self._gangs.get(gang)
-        left = list(placement.pods) if entry and (placement := _placement(entry)) else []
-        for pod in entry.pods.values() if entry else ():
-            if not pod.is_over and pod.place in left:
-                left.remove(pod.place)
-        return left
-
-    def pods_of(self, gang: str) -> tuple[str, ...]:
-        """Return the pods of a gang that hold something, as `namespace/name`."""
-        entry = self._gangs.get(gang)
-        return tuple(sorted(key for key, pod in entry.pods.items() if not pod.is_over)) if entry else ()
 
     @property
     def index(self) -> Index:
@@ -151,7 +109,7 @@ class ClusterCache:
             old, new = self._index, [self._state(name) for name in sorted(self._dirty)]
             try:
                 self._index = old.with_nodes(new)
-                self.grown += any(_may_fit_more(old.nodes[old.node_number[node.name]], node) for node in new)
+                self.grown += any(may_fit_more(old.nodes[old.node_number[node.name]], node) for node in new)
             except ValueError:  # built otherwise: all shapes are looked at again
                 self._index = None
                 return self.index
@@ -160,11 +118,12 @@ class ClusterCache:
 
     def snapshot(self, now_s: float) -> ClusterSnapshot:
         """Return all that a scheduling cycle looks at, without what was assumed for too long."""
-        self.expire(now_s)
+        gangs = self.gangs
+        gangs.expire(now_s)
         index = self.index  # first: it may change `grown`
-        gated = {gang_of(pod) for pod in self.gated.values()} & self._gangs.keys()
+        gated = {gang for pod in self.gated.values() if (gang := gang_of(pod)) in gangs}
         unbound = {gang_of(pod) for pod in self.unbound.values()}
-        placements = ((gang, self.placement_of(gang)) for gang in self.jobs.keys() | gated)
+        placements = ((gang, gangs.placement_of(gang)) for gang in self.jobs.keys() | gated)
         return ClusterSnapshot(
             index,
             self.grown,
@@ -176,24 +135,14 @@ class ClusterCache:
             dict(self.nodes),
             dict(self.compute_nodes),
             {gang: placement for gang, placement in placements if placement is not None},
-            {gang: tuple(self.free_places(gang)) for gang in gated},
-            {gang: self.pods_of(gang) for gang in unbound},
-            frozenset(gang for gang, held in self._gangs.items() if held.assumed is not None),
+            {gang: tuple(gangs.free_places(gang)) for gang in gated},
+            {gang: gangs.pods_of(gang) for gang in unbound},
+            gangs.assumed,
         )
 
     def holds(self) -> dict[str, dict[str, frozenset[int]]]:
         """Return the places of the devices that placed gangs hold, by gang and node: as the kubelet gave them."""
-        vendors = self._vendors()
-        held: dict[str, dict[str, frozenset[int]]] = {}
-        for gang, entry in self._gangs.items():
-            if _placement(entry) is None:
-                continue
-            by_node = held.setdefault(gang, {})
-            for node, use in entry.uses:
-                if (fingerprint := self.fingerprints.get(node)) is not None:
-                    devices = devices_of(fingerprint, use, vendors=vendors)
-                    by_node[node] = by_node.get(node, frozenset()) | frozenset(devices)
-        return held
+        return self.gangs.holds(self._vendors())
 
     def has_room(self, placement: Placement) -> bool:
         """Return whether all places of a placement are free now."""
@@ -210,30 +159,6 @@ class ClusterCache:
     def changed(self, kind: ObjectKind, obj: Object, *, is_gone: bool = False) -> None:
         """Take one object that is new, has changed or is gone."""
         self._take(kind, _key(obj), None if is_gone else obj)
-
-    def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
-        """Hold a gang's places that the API server does not show yet."""
-        entry = self._gangs.setdefault(gang, _Gang())
-        # Requests are not written; its pods show them.
-        entry.assumed = replace(as_written(placement), requests=placement.requests)
-        entry.assumed_until_s = until_s
-        self._recount(gang)
-
-    def forget(self, gang: str) -> None:
-        """Take back what was assumed: it did not come about."""
-        if entry := self._gangs.get(gang):
-            entry.assumed = None
-            self._recount(gang)
-
-    def expire(self, now_s: float) -> None:
-        """Take back what was assumed and did not show up in time."""
-        late = [
-            key
-            for key, entry in self._gangs.items()
-            if entry.assumed is not None and entry.assumed_until_s <= now_s
-        ]
-        for gang in late:
-            self.forget(gang)
 
     def close(self, nodes: set[str]) -> None:
         """Take these nodes for closed to new pods, and no others."""
@@ -266,9 +191,7 @@ class ClusterCache:
             _put(self.compute_nodes, name, obj)
             _put(self.fingerprints, name, fingerprint)
         was, now = (seen.held if seen is not None else {} for seen in (before, fingerprint))
-        changed = {pod for pod in {*was, *now} if was.get(pod) != now.get(pod)} & self._gang_of_pod.keys()
-        for gang in sorted({self._gang_of_pod[pod] for pod in changed}):
-            self._recount(gang)
+        self.gangs.held_changed(pod for pod in {*was, *now} if was.get(pod) != now.get(pod))
 
     @contextmanager
     def _rebuilt_if_new(self, node: str) -> Iterator[None]:
@@ -291,11 +214,7 @@ class ClusterCache:
         job = None if obj is None else read_job(obj)
         _put(self.jobs, gang, job)
         _put(self.faults, gang, (job and job.fault) or None)
-        entry = self._gangs.setdefault(gang, _Gang())
-        entry.placement, entry.is_reserved = (None, False) if job is None else (self._of_job(job), job.runs)
-        if job is None or (entry.placement == entry.assumed and not (job.is_suspended and not job.is_finished)):
-            entry.assumed = None
-        self._recount(gang)
+        self.gangs.take_job(gang, job, None if job is None else self._of_job(job))
 
     def _of_job(self, job: Job) -> Placement | None:
         """Return a job's placement with what its pods will request: the devices as its profile counts them."""
@@ -312,19 +231,7 @@ class ClusterCache:
         _put(self.unbound, key, obj if obj is not None and _is_unbound(obj) else None)
         seen = None if obj is None else pod_seen(obj)
         self._take_bound(key, seen)
-        old = self._gang_of_pod.get(key)
-        if old is not None and (seen is None or seen.gang != old):
-            self._gangs[old].pods.pop(key, None)
-            del self._gang_of_pod[key]
-            self._recount(old)
-        if seen is None or (seen.placement is None and not seen.counts and old is None):
-            return
-        entry = self._gangs.setdefault(seen.gang, _Gang())
-        entry.pods[key] = seen
-        self._gang_of_pod[key] = seen.gang
-        if seen.placement is not None and seen.placement == entry.assumed:
-            entry.assumed = None
-        self._recount(seen.gang)
+        self.gangs.take_pod(key, seen)
 
     def _take_bound(self, key: str, seen: PodSeen | None) -> None:
         """Note what a pod requests of the node it is bound to, whoever's it is."""
@@ -350,30 +257,6 @@ class ClusterCache:
             self.faults[where] = str(error)
             return None
 
-    def _recount(self, gang: str) -> None:
-        """Look again at what a gang holds, and where that changes something."""
-        entry = self._gangs[gang]
-        placement, pods = _placement(entry), [self._as_held(pod) for pod in entry.pods.values()]
-        is_held = entry.is_reserved or entry.assumed is not None
-        uses = tuple(uses_of(placement, pods, is_reserved=is_held))
-        if uses != entry.uses:
-            for node in {node for node, _ in entry.uses}:
-                self._on_node[node].discard(gang)
-                self._touch(node)
-            for node in {node for node, _ in uses}:
-                self._on_node.setdefault(node, set()).add(gang)
-                self._touch(node)
-            entry.uses = uses
-        if not entry.pods and entry.placement is None and entry.assumed is None:
-            del self._gangs[gang]
-
-    def _as_held(self, pod: PodSeen) -> PodSeen:
-        """Return a pod with what its node's kubelet told our agent, where its own status does not say it (yet)."""
-        if pod.allocated or (fingerprint := self.fingerprints.get(pod.node)) is None:
-            return pod
-        held = fingerprint.held.get(pod.key)
-        return replace(pod, allocated=held) if held else pod
-
     def _touch(self, node: str) -> None:
         if node in self.fingerprints and node in self.nodes:
             self._dirty.add(node)
@@ -391,7 +274,7 @@ class ClusterCache:
             kinds.NODE: self.nodes,
             kinds.COMPUTE_NODE: self.compute_nodes,
             kinds.RUNTIME_PROFILE: self._own_profiles,
-            kinds.POD: self._gang_of_pod | self._node_of_pod | self.gated,
+            kinds.POD: dict.fromkeys(self.gangs.pods) | self._node_of_pod | self.gated,
         }
         return set(of_kind[kind])
 
@@ -400,35 +283,16 @@ class ClusterCache:
 
     def _state(self, name: str) -> NodeState:
         """Return a node as the router sees it."""
-        node, fingerprint = self.nodes[name], self.fingerprints[name]
-        spec, labels = node.get("spec") or {}, meta(node).get("labels") or {}
-        uses = [
-            use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
-        ]
-        uses += self._claimed.uses(fingerprint)
-        vendors = self._vendors()
-        allocatable = (node.get("status") or {}).get("allocatable") or {}
-        on_it = [*self._bound.get(name, {}).values(), *(use.requests for use in uses)]
-        free_bytes, free_share = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable)
-        agent_status = (self.compute_nodes.get(name) or {}).get("status") or {}
-        return NodeState(
+        fingerprint = self.fingerprints[name]
+        return node_state(
+            self.nodes[name],
             fingerprint,
-            free_bytes,
-            free_share,
-            labels=dict(labels),
-            taints=tuple(_taint(taint) for taint in spec.get("taints") or ()),
-            is_schedulable=name not in self._closed and not spec.get("unschedulable") and is_true(node, "Ready"),
-            rdma_group=_first(labels, RDMA_LABELS) or str(agent_status.get("rdmaGroup") or ""),
-            rack=_first(labels, RACK_LABELS) or str(agent_status.get("rack") or ""),
-            allocatable=amounts_of(allocatable),
-            requested=sum_of(on_it),
+            agent_status=(self.compute_nodes.get(name) or {}).get("status") or {},
+            uses=[*self.gangs.uses_on(name), *self._claimed.uses(fingerprint)],
+            bound=self._bound.get(name, {}).values(),
+            vendors=self._vendors(),
+            is_closed=name in self._closed,
         )
-
-
-def _placement(gang: _Gang) -> Placement | None:
-    if gang.assumed is not None or gang.placement is not None:
-        return gang.assumed or gang.placement
-    return next((pod.placement for pod in gang.pods.values() if pod.placement is not None), None)
 
 
 def _key(obj: Object) -> str:
@@ -455,27 +319,3 @@ def _is_unbound(pod: Object) -> bool:
         (condition.get("type"), condition.get("reason")) == ("PodScheduled", "Unschedulable")
         for condition in conditions_of(pod)
     )
-
-
-def _may_fit_more(before: NodeState, after: NodeState) -> bool:
-    """Return whether a pod that did not fit on a node might now."""
-
-    def eligibility(node: NodeState) -> tuple[object, ...]:
-        well = tuple(device.health for device in node.fingerprint.devices)
-        return node.labels, node.taints, node.is_schedulable, well
-
-    if before.allocatable != after.allocatable or before.requested.ports - after.requested.ports:
-        return True
-    now_requested = after.requested.amounts
-    if any(now_requested.get(name, 0) < amount for name, amount in before.requested.amounts.items()):
-        return True
-    free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
-    return any(is_now > was for was, is_now in free) or eligibility(before) != eligibility(after)
-
-
-def _taint(taint: Mapping[str, Any]) -> str:
-    return f"{taint.get('key', '')}={taint.get('value') or ''}:{taint.get('effect', '')}"
-
-
-def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
-    return next((labels[key] for key in keys if labels.get(key)), "")

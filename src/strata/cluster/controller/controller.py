@@ -149,7 +149,7 @@ class Controller:
         while self._to_report and self.timer() < until_s:  # the rest after those that came meanwhile are released
             workload, evaluation = self._to_report.popleft()
             with self.lock:
-                held, placed = self.cache.placement_of(workload.gang), evaluation.choice.placement
+                held, placed = self.cache.gangs.placement_of(workload.gang), evaluation.choice.placement
             if held and placed and held.nodes == placed.nodes:  # else another led meanwhile, and moved it
                 self.apply(report(snapshot, workload, explain(evaluation)))
         for workload, reason in decisions.unreleasable:
@@ -258,11 +258,11 @@ class Controller:
             if not self._is_current(workload):
                 continue
             if assignment.evaluation is None:
-                if placement.pods[0] in self.cache.free_places(workload.of):
+                if placement.pods[0] in self.cache.gangs.free_places(workload.of):
                     self.promised[workload.gang] = workload.of, placement.pods[0], until_s
                     held.append(assignment)
             elif is_same or self.cache.has_room(placement):
-                self.cache.assume(workload.gang, placement, until_s=until_s)
+                self.cache.gangs.assume(workload.gang, placement, until_s=until_s)
                 self._notices.released(workload.gang, self._now_s)
                 held.append(assignment)
         if len(held) < len(assignments):
@@ -285,7 +285,7 @@ class Controller:
             # Without an answer it may have been done, or still be: its places are held until it shows.
             if 400 <= failure.error.status < 500:
                 with self.lock:
-                    self.cache.forget(workload.gang)
+                    self.cache.gangs.forget(workload.gang)
                 self.promised.pop(workload.gang, None)
                 notice = self._notices.of.get(workload.gang)
                 if failure.what == "refused" and notice is not None:

@@ -152,7 +152,9 @@ class Manager:
         cache = self.informer.cache
         with self.informer.lock:
             actions = self._healed(cache, now_s)
-            self.meters.show(leads=1.0, placed_gangs=len(cache.placements), unreadable_objects=len(cache.faults))
+            self.meters.show(
+                leads=1.0, placed_gangs=len(cache.gangs.placements), unreadable_objects=len(cache.faults)
+            )
         self.healer.do(actions)
         self._healed_s = self.clock()
         self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
@@ -197,7 +199,7 @@ class Manager:
         )
         healing = heal(view, self._marks, now_s, policy=self.policy)
         self._marks = dict(healing.states)
-        self._moves = {gang: cache.placement_of(gang) for gang in healing.moves}
+        self._moves = {gang: cache.gangs.placement_of(gang) for gang in healing.moves}
         self.meters.show(
             isolated_nodes=sum(state.standing.is_isolated for state in healing.states.values()),
             isolation_waits_nodes=len(healing.waiting),
@@ -210,11 +212,11 @@ class Manager:
 
     def _moved(self, cache: ClusterCache, gang: str, stamp: str) -> Iterator[Action]:
         """Hold a gang back whose devices are broken: it is routed again once its pods are gone."""
-        if cache.placement_of(gang) != self._moves[gang]:
+        if cache.gangs.placement_of(gang) != self._moves[gang]:
             return  # it has another by now
         job = cache.jobs.get(gang)
         if job is None:
-            for key in cache.pods_of(gang):
+            for key in cache.gangs.pods_of(gang):
                 namespace, _, name = key.partition("/")
                 yield Evict(Ref(POD, name, namespace))
             return

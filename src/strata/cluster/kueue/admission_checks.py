@@ -65,7 +65,7 @@ class AdmissionChecks:
             queue = self._queue(cache, ours, now_s)
             for workload in queue:
                 if (gang := kueue.gang_of(workload, workloads)) not in held:
-                    cache.forget(gang)
+                    cache.gangs.forget(gang)
             waiting = [workload for key, workload in workloads.items() if self._may_be_full(key, workload)]
             snapshot = cache.snapshot(now_s) if queue or waiting else None
         apply([active for check in checks if (active := kueue.activation(check, stamp=stamp))])
@@ -118,7 +118,7 @@ class AdmissionChecks:
             for failure in apply([answer.patch]):
                 if answer.placement is not None and 400 <= failure.error.status < 500:
                     with lock:
-                        cache.forget(answer.gang)
+                        cache.gangs.forget(answer.gang)
         apply([patch for workload in waiting if (patch := self._steer(workload, snapshot, index, workloads))])
 
     def moved(self, cache: ClusterCache, gang: str, message: str, *, stamp: str) -> Iterator[Action]:
@@ -168,7 +168,7 @@ class AdmissionChecks:
         if answer.placement is not None:
             if not is_same and not cache.has_room(answer.placement):
                 return False
-            cache.assume(answer.gang, answer.placement, until_s=now_s + HELD_S)
+            cache.gangs.assume(answer.gang, answer.placement, until_s=now_s + HELD_S)
             self._holding.add(answer.gang)
         self._answered[key] = version_of(workload), now_s
         if answer.is_steered:
@@ -180,13 +180,13 @@ class AdmissionChecks:
 
         Returns, by gang that has a place, why no other workload of it may have one.
         """
-        ours, placed = our_checks(cache), cache.placements
+        ours, placed = our_checks(cache), cache.gangs.placements
         self._steered = {key: looked for key, looked in self._steered.items() if key in cache.workloads}
         gangs = [(kueue.gang_of(workload, cache.workloads), workload) for workload in cache.workloads.values()]
         held = {gang: workload for gang, workload in gangs if kueue.is_held(workload, ours)}
         asking_gangs = {gang for gang, workload in gangs if kueue.is_asked(workload, ours)}
         for gang in self._holding - held.keys() - asking_gangs:
-            cache.forget(gang)
+            cache.gangs.forget(gang)
         self._holding &= held.keys() | asking_gangs
         for gang in held.keys() - placed.keys():
             try:
@@ -195,7 +195,7 @@ class AdmissionChecks:
                 log.warning("%s", error)
                 continue
             if placement is not None:
-                cache.assume(gang, placement, until_s=now_s + HELD_S)
+                cache.gangs.assume(gang, placement, until_s=now_s + HELD_S)
                 self._holding.add(gang)
         return {gang: f"the job has its place as {name_of(workload)}" for gang, workload in held.items()}
 

@@ -32,6 +32,7 @@ from strata.training.environment.placement import home_placement, plan_of, unifo
 from strata.training.plan.exact.problem import Problem
 from strata.workload.huggingface import model
 from strata.workload.job import TrainingJob
+from strata.workload.layer_table import layer_table
 
 Info = dict[str, Any]
 
@@ -228,5 +229,5 @@ def _job(profile: str | TrainingJob, num_layers: int | None) -> TrainingJob:
         if num_layers < 3:
             raise UsageError(f"num_layers={num_layers}: at least an embedding, one layer and a head")
         spec = replace(spec, num_layers=num_layers - 2)
-    table = spec.layer_table(SEQUENCE_LENGTH)
+    table = layer_table(spec, SEQUENCE_LENGTH)
     return TrainingJob(spec.name, table, SEQUENCE_LENGTH, spec.num_heads, GLOBAL_BATCH, model_name=spec.name)

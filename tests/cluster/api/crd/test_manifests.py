@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from strata.cluster.api.crd import models
 from strata.cluster.api.crd.manifests import crds, profiles, structural
+from strata.cluster.api.crd.profile_schema import MountSpec
 from tests.cluster.api.crd.rules import object_faults, schema_faults
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in crds()}
@@ -143,7 +143,7 @@ def test_paths_of_the_host_are_told_apart_by_the_api_server_too(path, is_good):
     ],
 )
 def test_the_rule_for_folders_of_the_host_says_what_our_own_check_says(path, is_good):
-    (rule,) = rules_in(structural(models.MountSpec.model_json_schema(by_alias=True)))
+    (rule,) = rules_in(structural(MountSpec.model_json_schema(by_alias=True)))
     pattern = re.fullmatch(r"!self\.matches\('(.*)'\)", rule["rule"])[1]
     assert (re.search(pattern, path) is None) == is_good
 

@@ -14,8 +14,9 @@ import numpy as np
 from strata.cluster.api import placement_annotation as placed
 from strata.cluster.api.actions import pascal
 from strata.cluster.api.annotations import OTHERS, PREFIX, read_claim
-from strata.cluster.api.crd import models
+from strata.cluster.api.crd.claim_schema import ComputeClaim
 from strata.cluster.api.crd.document import ObjectDocument
+from strata.cluster.api.crd.fields import LONGEST_MESSAGE, MOST_NODES, camel
 from strata.cluster.api.kinds import Object, name_of, namespace_of
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.snapshot import Placement
@@ -34,7 +35,7 @@ _MOST_REASONS: Final = 64
 def claim_of(obj: Object) -> Claim:
     """Return what an object's spec asks for. Raises BadFile with every fault, by `spec.field`."""
     document = ObjectDocument(obj)
-    spec = document.check(models.ComputeClaim).spec
+    spec = document.check(ComputeClaim).spec
     annotations = {
         PREFIX + name.replace("_", "-"): _word(value) for name, value in spec.model_dump(exclude_none=True).items()
     }
@@ -54,7 +55,7 @@ def spec_of(annotations: Mapping[str, str]) -> dict[str, Any]:
     }
     if "tflops-fp16" in words:
         words.pop("acu", None)  # both may be given where they agree; a spec has one
-    return {models.camel(key): _value(key, word) for key, word in sorted(words.items()) if key not in OTHERS}
+    return {camel(key): _value(key, word) for key, word in sorted(words.items()) if key not in OTHERS}
 
 
 def claim_status(
@@ -78,7 +79,7 @@ def claim_status(
         {
             "node": alternative.name,
             "reason": reason.token,
-            "message": str(reason).removeprefix(f"{alternative.name}: ")[: models.LONGEST_MESSAGE],
+            "message": str(reason).removeprefix(f"{alternative.name}: ")[:LONGEST_MESSAGE],
         }
         for alternative in decision.alternatives
         if alternative.choice is None
@@ -92,17 +93,17 @@ def claim_status(
                 {
                     "token": reason.token,
                     "subject": reason.subject,
-                    "message": str(reason)[: models.LONGEST_MESSAGE],
+                    "message": str(reason)[:LONGEST_MESSAGE],
                 }
                 for reason in decision.reasons[:_MOST_REASONS]
             ],
             "trust": decision.trust.value,
             "inputsDigest": decision.inputs_digest,
         },
-        "nodes": verdicts[: models.MOST_NODES],
+        "nodes": verdicts[:MOST_NODES],
     }
-    if len(verdicts) > models.MOST_NODES:
-        left = {verdict["node"] for verdict in verdicts[models.MOST_NODES :]}
+    if len(verdicts) > MOST_NODES:
+        left = {verdict["node"] for verdict in verdicts[MOST_NODES:]}
         status["nodesOmitted"] = len(left - {verdict["node"] for verdict in status["nodes"]})
     if isinstance(placement := decision.choice, Placement):
         status |= {
@@ -124,7 +125,7 @@ def _condition(
         "type": kind,
         "status": status,
         "reason": pascal(decision.reasons[0].token),
-        "message": "; ".join(map(str, decision.reasons))[: models.LONGEST_MESSAGE],
+        "message": "; ".join(map(str, decision.reasons))[:LONGEST_MESSAGE],
         "lastTransitionTime": since,
         "observedGeneration": generation,
     }
@@ -146,4 +147,4 @@ def _value(key: str, word: str) -> str | float | bool:
 
 
 def _renamed(text: str) -> str:
-    return _OURS.sub(lambda match: "spec." + models.camel(match[1]), text)
+    return _OURS.sub(lambda match: "spec." + camel(match[1]), text)

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from strata.cluster.agent.benchmark import Timing, measured_card
-from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
+from strata.cluster.api.crd.fields import LONGEST, LONGEST_WORD, MOST_DEVICES, MOST_HELD, MOST_NOTES, camel
+from strata.cluster.api.crd.node_schema import ComputeNode, DeviceStatus, Worth
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment, name_of
 from strata.decision import Trust
 from strata.errors import BadFile, Fault, StrataError
@@ -46,15 +47,15 @@ def compute_node(
     status = {
         "observedAt": at,
         "agentVersion": version,
-        "driver": fingerprint.driver[: models.LONGEST],
-        "tool": fingerprint.tool[: models.LONGEST],
-        "notes": [note[: models.LONGEST] for note in fingerprint.notes[: models.MOST_NOTES]],
+        "driver": fingerprint.driver[:LONGEST],
+        "tool": fingerprint.tool[:LONGEST],
+        "notes": [note[:LONGEST] for note in fingerprint.notes[:MOST_NOTES]],
         "canP2p": fingerprint.can_p2p,
         "trust": fingerprint.trust.value,
         "devices": [_device(device) for device in fingerprint.devices],
         "links": _links(fingerprint),
         "held": _held(fingerprint),
-        "ports": [_changed(port) for port in fingerprint.ports[: models.MOST_DEVICES]],
+        "ports": [_changed(port) for port in fingerprint.ports[:MOST_DEVICES]],
         "rdmaGroup": rdma_group(fingerprint.ports),
         "summary": _summary(fingerprint),
     }
@@ -75,7 +76,7 @@ def fingerprint_of(obj: Object) -> Fingerprint:
     than this may say more; that is left out.
     """
     document = ObjectDocument(obj)
-    status = document.check(models.ComputeNode).status
+    status = document.check(ComputeNode).status
     faults: list[Fault] = []
     devices: list[Device] = []
     places: dict[str, int] = {}
@@ -152,7 +153,7 @@ def _device(device: Device) -> dict[str, Any]:
 def _changed(item: Device | DeviceLoad | RdmaPort, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the fields that are not their defaults."""
     return {
-        models.camel(each.name): getattr(item, each.name)
+        camel(each.name): getattr(item, each.name)
         for each in fields(item)
         if each.name not in without and getattr(item, each.name) != each.default
     }
@@ -165,7 +166,7 @@ def _whole(count: float) -> float:
 
 def _vector(vector: AcuVector) -> dict[str, Any]:
     return {
-        models.camel(figure): {"value": getattr(vector, figure), "trust": vector.trust[figure].value}
+        camel(figure): {"value": getattr(vector, figure), "trust": vector.trust[figure].value}
         for figure in FIGURES
         if getattr(vector, figure) is not None
     }
@@ -188,9 +189,9 @@ def _held(fingerprint: Fingerprint) -> list[dict[str, Any]]:
         {"pod": pod, "resource": resource, "ids": list(ids)}
         for pod, by_resource in sorted(fingerprint.held.items())
         for resource, ids in sorted(by_resource.items())
-        if len(ids) <= models.MOST_HELD and all(len(word) <= models.LONGEST_WORD for word in (resource, *ids))
+        if len(ids) <= MOST_HELD and all(len(word) <= LONGEST_WORD for word in (resource, *ids))
     ]
-    return entries[: models.MOST_HELD]
+    return entries[:MOST_HELD]
 
 
 def _summary(fingerprint: Fingerprint) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def _summary(fingerprint: Fingerprint) -> dict[str, Any]:
         return {"devices": 0}
     summary: dict[str, Any] = {
         "devices": len(devices),
-        "model": ", ".join(dict.fromkeys(device.model for device in devices))[: models.LONGEST],
+        "model": ", ".join(dict.fromkeys(device.model for device in devices))[:LONGEST],
         "health": min(device.health for device in devices),
     }
     known = [_worth(device.card).fp16 for device in devices if device.card is not None]
@@ -213,7 +214,7 @@ def _worth(card: Accelerator) -> AcuVector:
     return acu(card)
 
 
-def _device_of(status: models.DeviceStatus, card: Accelerator | None) -> Device:
+def _device_of(status: DeviceStatus, card: Accelerator | None) -> Device:
     used = status.memory_used_bytes
     same = status.model_dump(exclude={"memory_bytes", "memory_used_bytes", "faults", "acu", "probe", "load"})
     return Device(
@@ -233,7 +234,7 @@ def _at_its_clock(device: Device) -> Device:
     return replace(device, card=at_clock(device.card, share))
 
 
-def _card_of(status: models.DeviceStatus) -> Accelerator | None:
+def _card_of(status: DeviceStatus) -> Accelerator | None:
     """Return a device's card; None where its agent knew none: a slice has the name of a card, not its rates.
 
     Raises StrataError where a figure is far above what the card can do on paper.
@@ -244,7 +245,7 @@ def _card_of(status: models.DeviceStatus) -> Accelerator | None:
     own = None if card is None else _worth(card)
     timings = []
     for figure in MEASURABLE:
-        worth: models.Worth | None = getattr(status.acu, figure)
+        worth: Worth | None = getattr(status.acu, figure)
         if worth is None or Trust(worth.trust) is not Trust.MEASURED:
             continue
         here = None if own is None else getattr(own, figure)

@@ -1,4 +1,4 @@
-"""The three custom resource definitions, made from `models.py`, and the bundled profiles as objects.
+"""The three custom resource definitions, made from their schemas, and the bundled profiles as objects.
 
 JSON schemas go in as API servers take them, structural OpenAPI v3. What such a schema may be is said on
 kubernetes.io, "Extend the Kubernetes API with CustomResourceDefinitions". In short: no references, no defaults of
@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from strata.cluster.api.crd import models
+from strata.cluster.api.crd.claim_schema import ClaimSpec, ClaimStatus
+from strata.cluster.api.crd.node_schema import NodeSpec, NodeStatus
+from strata.cluster.api.crd.profile_schema import RuntimeProfileSpec
 from strata.cluster.api.crd.runtime_profile import profile_object
 from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, Object, ObjectKind
 from strata.cluster.api.profile_schema import bundled_profiles
@@ -48,8 +50,8 @@ def crds() -> list[Object]:
             COMPUTE_NODE,
             "cnode",
             "A node's accelerators, as its agent found them.",
-            models.NodeSpec,
-            models.NodeStatus,
+            NodeSpec,
+            NodeStatus,
             [
                 ("Devices", "integer", ".status.summary.devices"),
                 ("Model", "string", ".status.summary.model"),
@@ -62,7 +64,7 @@ def crds() -> list[Object]:
             RUNTIME_PROFILE,
             "rtp",
             "What a pod needs to run on a kind of accelerator.",
-            models.RuntimeProfileSpec,
+            RuntimeProfileSpec,
             None,
             [
                 ("Framework", "string", ".spec.framework"),
@@ -75,8 +77,8 @@ def crds() -> list[Object]:
             COMPUTE_CLAIM,
             "cclaim",
             "What a job asks for, where it goes, and why no node else.",
-            models.ClaimSpec,
-            models.ClaimStatus,
+            ClaimSpec,
+            ClaimStatus,
             [
                 ("Routed", "string", '.status.conditions[?(@.type=="Routed")].status'),
                 ("Profile", "string", ".status.profile"),
@@ -105,7 +107,7 @@ def _crd(
         "description": description,
         "type": "object",
         # A node is all status, and its agent creates it with nothing else.
-        **({} if spec is models.NodeSpec else {"required": ["spec"]}),
+        **({} if spec is NodeSpec else {"required": ["spec"]}),
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
+from strata.cluster.api.crd.fields import camel
+from strata.cluster.api.crd.profile_schema import RuntimeProfileObject
 from strata.cluster.api.kinds import RUNTIME_PROFILE, Object
 from strata.cluster.api.profile_schema import build
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -17,7 +18,7 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 def profile_of(obj: Object) -> RuntimeProfile:
     """Return the profile an object holds. Raises BadFile with every fault, by `spec.field`."""
     document = ObjectDocument(obj)
-    checked = document.check(models.RuntimeProfileObject)
+    checked = document.check(RuntimeProfileObject)
     return build(checked.metadata.name, checked.spec, document, under=("spec",))
 
 
@@ -35,4 +36,4 @@ def profile_object(profile: RuntimeProfile) -> Object:
 
 
 def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {models.camel(name): value for name, value in fields.items()}
+    return {camel(name): value for name, value in fields.items()}

@@ -1,0 +1,172 @@
+"""Who holds what: gangs with their placements and pods, and the places that were promised and do not show yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from strata.cluster.api.jobs import Job
+from strata.cluster.api.placement_annotation import as_written
+from strata.cluster.cache.allocation import PodSeen, Use, devices_of, uses_of
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
+from strata.fleet.fingerprint import Fingerprint
+
+
+@dataclass
+class _Gang:
+    """placement: as its job says, None where no job does. is_reserved: places without pods are held as well."""
+
+    placement: Placement | None = None
+    is_reserved: bool = False
+    assumed: Placement | None = None
+    assumed_until_s: float = 0.0
+    pods: dict[str, PodSeen] = field(default_factory=dict)
+    uses: tuple[tuple[str, Use], ...] = ()
+
+    @property
+    def where(self) -> Placement | None:
+        """What it holds: as assumed, as its job says, else as its pods do."""
+        if self.assumed is not None or self.placement is not None:
+            return self.assumed or self.placement
+        return next((pod.placement for pod in self.pods.values() if pod.placement is not None), None)
+
+
+class Gangs:
+    """fingerprints: by node, kept by others; who changes what one says of held devices calls `held_changed`.
+
+    touch: is told every node whose holders have changed.
+    """
+
+    def __init__(self, fingerprints: Mapping[str, Fingerprint], touch: Callable[[str], None]) -> None:
+        self._fingerprints, self._touch = fingerprints, touch
+        self._gangs: dict[str, _Gang] = {}
+        self._gang_of_pod: dict[str, str] = {}
+        self._on_node: dict[str, set[str]] = {}
+
+    @property
+    def placements(self) -> Mapping[str, Placement]:
+        """What is placed, by gang: of its job, else of its pods."""
+        return {gang: where for gang, entry in self._gangs.items() if (where := entry.where) is not None}
+
+    @property
+    def assumed(self) -> frozenset[str]:
+        """Gangs whose places are held and do not show yet."""
+        return frozenset(gang for gang, entry in self._gangs.items() if entry.assumed is not None)
+
+    @property
+    def pods(self) -> set[str]:
+        """The pods of all gangs, as `namespace/name`."""
+        return set(self._gang_of_pod)
+
+    def __contains__(self, gang: str) -> bool:
+        return gang in self._gangs
+
+    def placement_of(self, gang: str) -> Placement | None:
+        """Return what a gang holds, as `placements` has it."""
+        entry = self._gangs.get(gang)
+        return None if entry is None else entry.where
+
+    def free_places(self, gang: str) -> list[PodPlace]:
+        """Return the places of a gang that no pod of it has."""
+        entry = self._gangs.get(gang)
+        left = list(placement.pods) if entry and (placement := entry.where) else []
+        for pod in entry.pods.values() if entry else ():
+            if not pod.is_over and pod.place in left:
+                left.remove(pod.place)
+        return left
+
+    def pods_of(self, gang: str) -> tuple[str, ...]:
+        """Return the pods of a gang that hold something, as `namespace/name`."""
+        entry = self._gangs.get(gang)
+        return tuple(sorted(key for key, pod in entry.pods.items() if not pod.is_over)) if entry else ()
+
+    def uses_on(self, node: str) -> Iterator[Use]:
+        """Yield what gangs hold of a node."""
+        for gang in sorted(self._on_node.get(node, ())):
+            yield from (use for at, use in self._gangs[gang].uses if at == node)
+
+    def holds(self, vendors: Mapping[str, str]) -> dict[str, dict[str, frozenset[int]]]:
+        """Return the places of the devices that placed gangs hold, by gang and node: as the kubelet gave them."""
+        held: dict[str, dict[str, frozenset[int]]] = {}
+        for gang, entry in self._gangs.items():
+            if entry.where is None:
+                continue
+            by_node = held.setdefault(gang, {})
+            for node, use in entry.uses:
+                if (fingerprint := self._fingerprints.get(node)) is not None:
+                    devices = devices_of(fingerprint, use, vendors=vendors)
+                    by_node[node] = by_node.get(node, frozenset()) | frozenset(devices)
+        return held
+
+    def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
+        """Hold a gang's places that the API server does not show yet."""
+        entry = self._gangs.setdefault(gang, _Gang())
+        # Requests are not written; its pods show them.
+        entry.assumed = replace(as_written(placement), requests=placement.requests)
+        entry.assumed_until_s = until_s
+        self._recount(gang)
+
+    def forget(self, gang: str) -> None:
+        """Take back what was assumed: it did not come about."""
+        if entry := self._gangs.get(gang):
+            entry.assumed = None
+            self._recount(gang)
+
+    def expire(self, now_s: float) -> None:
+        """Take back what was assumed and did not show up in time."""
+        for gang in self.assumed:
+            if self._gangs[gang].assumed_until_s <= now_s:
+                self.forget(gang)
+
+    def take_job(self, gang: str, job: Job | None, placement: Placement | None) -> None:
+        """Take a gang's job, None where it is gone, and its placement with what its pods will request."""
+        entry = self._gangs.setdefault(gang, _Gang())
+        entry.placement, entry.is_reserved = placement, job is not None and job.runs
+        if job is None or (placement == entry.assumed and (job.is_finished or not job.is_suspended)):
+            entry.assumed = None
+        self._recount(gang)
+
+    def take_pod(self, key: str, seen: PodSeen | None) -> None:
+        """Take a pod as it is now, None where it is gone."""
+        old = self._gang_of_pod.get(key)
+        if old is not None and (seen is None or seen.gang != old):
+            self._gangs[old].pods.pop(key, None)
+            del self._gang_of_pod[key]
+            self._recount(old)
+        if seen is None or (seen.placement is None and not seen.counts and old is None):
+            return
+        entry = self._gangs.setdefault(seen.gang, _Gang())
+        entry.pods[key] = seen
+        self._gang_of_pod[key] = seen.gang
+        if seen.placement is not None and seen.placement == entry.assumed:
+            entry.assumed = None
+        self._recount(seen.gang)
+
+    def held_changed(self, pods: Iterable[str]) -> None:
+        """Look again at gangs of whose pods a node's kubelet says something else than before."""
+        for gang in sorted({self._gang_of_pod[pod] for pod in pods if pod in self._gang_of_pod}):
+            self._recount(gang)
+
+    def _recount(self, gang: str) -> None:
+        """Look again at what a gang holds, and where that changes something."""
+        entry = self._gangs[gang]
+        pods = [self._as_held(pod) for pod in entry.pods.values()]
+        is_held = entry.is_reserved or entry.assumed is not None
+        uses = tuple(uses_of(entry.where, pods, is_reserved=is_held))
+        if uses != entry.uses:
+            for node in {node for node, _ in entry.uses}:
+                self._on_node[node].discard(gang)
+                self._touch(node)
+            for node in {node for node, _ in uses}:
+                self._on_node.setdefault(node, set()).add(gang)
+                self._touch(node)
+            entry.uses = uses
+        if not entry.pods and entry.placement is None and entry.assumed is None:
+            del self._gangs[gang]
+
+    def _as_held(self, pod: PodSeen) -> PodSeen:
+        """Return a pod with what its node's kubelet told our agent, where its own status does not say it (yet)."""
+        if pod.allocated or (fingerprint := self._fingerprints.get(pod.node)) is None:
+            return pod
+        held = fingerprint.held.get(pod.key)
+        return replace(pod, allocated=held) if held else pod

@@ -1,0 +1,120 @@
+"""A gateway before engines that are made up, in one process, and what such an engine streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import httpx
+
+from strata.net.http import Limits
+from strata.serving.gateway.app import make_frame
+from strata.serving.gateway.build import DEMAND, engine_model
+from strata.serving.gateway.discovery import Backend, Watcher
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.engines import Engines
+from strata.serving.gateway.gateway import Gateway
+from strata.serving.live.core import Core
+from tests.serving.gateway.world import FAST, FakeEngine, Wires
+
+
+class LocalConnections:
+    """Connections to engines in this process."""
+
+    def __init__(self, client):
+        self.client = client
+
+    @asynccontextmanager
+    async def stream(self, url, content, *, connect_s, silence_s):
+        async with self.client.stream("POST", url, content=content) as answer:
+            answer.is_whole = True
+            yield answer
+
+
+class EngineWorld:
+    def __init__(self, names: str = "ab") -> None:
+        self.engines = [FakeEngine(name) for name in names]
+        self.gateway = Gateway()
+        self.gateway.new_id = lambda: "1"
+        self.now_s = 100.0
+        client = httpx.AsyncClient(transport=Wires(self.engines))
+        self.pauses_s: list[float] = []
+        self.watchers: list[Watcher] = []
+        self.backend_client = Engines(
+            client,
+            LocalConnections(client),
+            default_tokens=DEMAND.output_tokens,
+            silence_s=60.0,
+            answer_s=60.0,
+            sleep=self.pause,
+        )
+        self.driver = Driver(
+            Core(FAST, engine_model("llama"), DEMAND),
+            self.backend_client,
+            self.gateway.meters,
+            clock=lambda: self.now_s,
+        )
+        self.gateway.drivers["llama"] = self.driver
+        self.frame = make_frame(self.gateway, limits=Limits())
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")
+
+    async def pause(self, seconds):
+        self.pauses_s.append(seconds)
+
+    async def watched(self):
+        """Have every engine looked after once more."""
+        for watcher in self.watchers:
+            await watcher.look()
+
+    async def request(self, kind="completions", **more):
+        return await self.client.post(f"/v1/{kind}", json={"model": "llama", **more})
+
+    @asynccontextmanager
+    async def up(self):
+        tasks = []
+        for engine in self.engines:
+            backend = Backend(engine.url, "llama", 4)
+            self.watchers.append(Watcher(backend, engine.name, self.driver, self.backend_client))
+            tasks.append(asyncio.create_task(self.watchers[-1].run()))
+            await engine.polled.wait()
+        while len(self.backend_client.urls) < len(self.engines):
+            await asyncio.sleep(0)
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await self.driver.stop()
+
+
+def run(scenario, names="ab"):
+    async def whole():
+        async with EngineWorld(names).up() as world:
+            return await scenario(world)
+
+    return asyncio.run(whole())
+
+
+def asked_of(world):
+    return [body for engine in world.engines for path, body in engine.heard if "completions" in path]
+
+
+def chunk_of(text="", finish=None, index=0, **more):
+    choice = {"index": index, "finish_reason": finish, "text": text}
+    return b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]} | more).encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def told(*pieces, breaks=False):
+    """An engine's stream."""
+
+    async def stream(text, usage, *, is_chat):
+        for piece in pieces:
+            yield piece
+        if breaks:
+            raise httpx.ReadError("reset")
+
+    return stream
