@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strata.fleet.health import Slow
 from strata.fleet.isolation import FORGIVEN_S, HOLD_S, MemberState, Observation, budget, step
 
-SLOW = Observation(1.0, Slow("x", "card", "rate", 0.5, 9.0))
+SLOW = Observation(1.0, Slow("x", "card", "rate", 0.5))
 WELL, POOR, BROKEN = Observation(1.0), Observation(0.5), Observation(0.0)
 
 

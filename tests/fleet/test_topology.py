@@ -36,7 +36,7 @@ def by_brute_force(bandwidth, free, count):
         return min(pairs), sum(pairs), tuple(-device for device in devices)
 
     best = max(combinations(sorted(free), count), key=value)
-    return Subset(best, *value(best)[:2])
+    return Subset(best, value(best)[0])
 
 
 @given(nodes())
@@ -53,7 +53,7 @@ def test_the_search_for_large_nodes_finds_what_brute_force_finds(node):
 
 def test_four_devices_stay_on_one_island():
     subset = best_subset(islands(8, 4), [1, 2, 3, 4, 5, 6, 7], 4)
-    assert subset == Subset((4, 5, 6, 7), FAST, 6 * FAST)
+    assert subset == Subset((4, 5, 6, 7), FAST)
 
 
 def test_the_worst_pair_counts_before_the_sum():
@@ -70,8 +70,10 @@ def test_equal_devices_are_taken_from_the_lowest_index():
 @pytest.mark.parametrize(("size", "count"), [(8, 8), (16, 12), (4, 24), (8, 24)])
 def test_64_devices_in_shuffled_islands_are_solved_exactly(size, count):
     order = np.random.default_rng(0).permutation(64)
-    subset = best_subset(islands(64, size)[np.ix_(order, order)], range(64), count)
-    assert subset.total_bandwidth == islands(64, size)[:count, :count][np.triu_indices(count, 1)].sum()
+    shuffled = islands(64, size)[np.ix_(order, order)]
+    subset = best_subset(shuffled, range(64), count)
+    total = sum(shuffled[pair] for pair in combinations(subset.devices, 2))
+    assert total == islands(64, size)[:count, :count][np.triu_indices(count, 1)].sum()
 
 
 @examples(5)
@@ -84,7 +86,6 @@ def test_a_search_cut_short_still_answers(seed):
     assert len(set(subset.devices)) == 12
     pairs = [(upper + upper.T)[pair] for pair in combinations(subset.devices, 2)]
     assert subset.worst_pair_bandwidth == min(pairs)
-    assert subset.total_bandwidth == pytest.approx(sum(pairs))
 
 
 def test_more_devices_than_are_free_is_no_subset():
@@ -92,4 +93,4 @@ def test_more_devices_than_are_free_is_no_subset():
 
 
 def test_one_device_has_no_pair():
-    assert best_subset(np.ones((4, 4)), [3, 2], 1) == Subset((2,), math.inf, 0.0)
+    assert best_subset(np.ones((4, 4)), [3, 2], 1) == Subset((2,), math.inf)

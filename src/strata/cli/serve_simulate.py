@@ -159,9 +159,10 @@ def simulate(
         "kpis": core.metrics.generate_report() | {"trust": trust},
     }  # fmt: skip
     if svg:
-        from strata.serving.replay.picture import write_picture
+        from strata.files import write_text
+        from strata.serving.replay.picture import picture
 
-        write_picture(replay.queue_samples, svg, title=f"{serving_job.name} on {fleet}")
+        write_text(svg, picture(replay.queue_samples, title=f"{serving_job.name} on {fleet}"))
     if not is_whole:
         click.echo(
             f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s; this is the report so far", err=True

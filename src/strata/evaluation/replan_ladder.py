@@ -22,6 +22,8 @@ from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.replan import rules
+from strata.training.replan.options import Options
+from strata.training.replan.rules import Rule
 
 RUNGS: Final = (
     "random", "static", "home_domain", "mast_like", "myopic", "hysteresis", "hysteresis_tuned", "mpc",
@@ -50,7 +52,7 @@ def climb(table: ReplanTable, states: Ints, policy: Choose, *, rng: np.random.Ge
 
     plans, earned_by_policy = table.follow(policy, states)
     reward = _rule_rewards(run, rng) | {
-        "home_domain": run(rules.always(table.home_plan)),
+        "home_domain": run(_always(table.home_plan)),
         "mast_like": run(_one_domain(table)),
         "hi_ppo": earned_by_policy,
         "vi": solve(table).follow(states)[1],
@@ -137,4 +139,14 @@ def _one_domain(table: ReplanTable) -> Choose:
     """MAST-like: the job lives in the one domain that is best; no plan across domains is looked at."""
     alone = [plan for plan, links in enumerate(table.plan_links) if not links]
     home = max(alone, key=lambda plan: float(table.reward[:, plan].mean()), default=table.home_plan)
-    return rules.always(home)
+    return _always(home)
+
+
+def _always(plan: int) -> Rule:
+    """Return the rule that takes one option wherever it is legal (a home domain)."""
+
+    def choose(options: Options) -> Ints:
+        there = options.legal[:, plan]
+        return np.asarray(np.where(there, plan, rules.keep(options)))
+
+    return choose

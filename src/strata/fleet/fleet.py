@@ -76,11 +76,6 @@ class BandwidthCurve:
         """Return the time one message takes, latency included as far as the fit saw it [s]."""
         return 0.0 if message_bytes <= 0 else message_bytes / self.bandwidth_bytes_per_s(message_bytes)
 
-    def transfers_s(self, message_bytes: Floats) -> Floats:
-        """Return `transfer_s` of each of many messages."""
-        sizes = np.maximum(np.asarray(message_bytes, dtype=float), 1e-300)
-        return np.asarray(sizes / (np.polyval(self.coefficients, np.log2(sizes / 1e6)) * 1e9))
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

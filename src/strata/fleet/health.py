@@ -200,13 +200,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A device below its cohort: `share` of the cohort's median, `deviations` MADs below it."""
+    """A device below its cohort: `share` of the cohort's median."""
 
     uuid: str
     model: str
     what: Literal["rate", "rate-per-watt", "clock"]
     share: float
-    deviations: float
 
 
 _Series = dict[tuple[str, str, str], list[tuple[float, float]]]
@@ -256,5 +255,5 @@ def _outliers(
         for uuid, value in medians.items():
             below = middle - value
             if below > SLOWER * middle and below > OUTLYING * spread:
-                devices.append(Slow(uuid, model, what, value / middle, below / spread if spread > 0 else math.inf))
+                devices.append(Slow(uuid, model, what, value / middle))
     return devices

@@ -28,12 +28,10 @@ class Subset:
     """Devices to take together, ascending.
 
     worst_pair_bandwidth: bytes/s between the two that are furthest apart; inf for a single device.
-    total_bandwidth: sum over all pairs [bytes/s].
     """
 
     devices: tuple[int, ...]
     worst_pair_bandwidth: float
-    total_bandwidth: float
 
 
 def best_subset(bandwidth: Floats, free: Sequence[int], count: int) -> Subset | None:
@@ -49,11 +47,11 @@ def best_subset(bandwidth: Floats, free: Sequence[int], count: int) -> Subset | 
     if count > len(devices):
         return None
     if count == 1:
-        return Subset((int(devices[0]),), math.inf, 0.0)
+        return Subset((int(devices[0]),), math.inf)
     among = bandwidth[np.ix_(devices, devices)]
     chosen = (_enumerate if math.comb(len(devices), count) <= _ENUMERABLE else _search)(among, count)
     pairs = among[np.ix_(chosen, chosen)][np.triu_indices(count, 1)]
-    return Subset(tuple(int(devices[i]) for i in chosen), float(pairs.min()), float(pairs.sum()))
+    return Subset(tuple(int(devices[i]) for i in chosen), float(pairs.min()))
 
 
 def _enumerate(bandwidth: Floats, count: int) -> list[int]:

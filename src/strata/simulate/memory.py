@@ -7,7 +7,6 @@ at a time.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -216,25 +215,3 @@ class LayerRuns:
 def _runs(values: Floats) -> Floats:
     before = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(before[None, :] - before[:, None])
-
-
-class StageRoom:
-    """How many layers one stage can hold: the inverse of `stage_bytes`, asked thousands of times a search."""
-
-    def __init__(self, job: TrainingJob, shape: StageShape, *, limit_bytes: float) -> None:
-        assert shape.recompute_layers is None, "which layers are recomputed depends on where a stage begins"
-        kept = kept_bytes(job.layers, shape.recompute) * (1 - shape.activation_offload)
-        held = layer_state_bytes(job, shape) + kept * (shape.in_flight * shape.samples)
-        self._before: list[float] = [0.0, *np.cumsum(held).tolist()]
-        self._again: list[float] = transient_bytes(job, shape).tolist()
-        self._room = limit_bytes - FIXED_BYTES
-
-    def layers(self, first: int) -> int:
-        """Return the most layers from `first` on that fit."""
-        if first >= len(self._again):
-            return 0
-        before, again = self._before, self._again
-        last = bisect_right(before, before[first] + self._room - again[first]) - 1
-        while last > first and before[last] - before[first] + max(again[first:last]) > self._room:
-            last -= 1
-        return max(0, last - first)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from unicodedata import east_asian_width
-from xml.sax.saxutils import escape
 
 from strata import units
 from strata.files import write_text
+from strata.pictures.svg import n, safe
 from strata.simulate.timeline import Span, SpanKind, Timeline, gaps, is_stage, job_and_name
 
 
@@ -139,9 +139,9 @@ class _Picture:
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" class="strata" role="img" '
                 f'aria-labelledby="strata-title strata-desc" width="{self.width}" '
-                f'height="{_n(height)}" viewBox="0 0 {self.width} {_n(height)}">',
-                f'<title id="strata-title">{_safe(self.title)}</title>',
-                f'<desc id="strata-desc">{_safe(desc)}</desc>',
+                f'height="{n(height)}" viewBox="0 0 {self.width} {n(height)}">',
+                f'<title id="strata-title">{safe(self.title)}</title>',
+                f'<desc id="strata-desc">{safe(desc)}</desc>',
                 f"<style>{_STYLE}</style>",
                 f"<defs>{''.join(_pattern(kind) for kind in SpanKind)}</defs>",
                 '<rect class="paper" width="100%" height="100%"/>',
@@ -152,7 +152,7 @@ class _Picture:
 
     def _text(self, x: float, y: float, text: str, css: str = "") -> None:
         look = f' class="{css}"' if css else ""
-        self.body.append(f'<text x="{_n(x)}" y="{_n(y)}"{look}>{_safe(text)}</text>')
+        self.body.append(f'<text x="{n(x)}" y="{n(y)}"{look}>{safe(text)}</text>')
 
     def _heading(self, idle: Sequence[float]) -> None:
         room = self.width - 2 * _MARGIN
@@ -182,7 +182,7 @@ class _Picture:
             size = 26 + 6 + _text_width(word) + 12
             if x + size > self.width:
                 x, self.y = float(_MARGIN), self.y + _LINE
-            self.body.append(f'<rect x="{_n(x)}" y="{_n(self.y)}" width="26" height="14" {look}/>')
+            self.body.append(f'<rect x="{n(x)}" y="{n(self.y)}" width="26" height="14" {look}/>')
             if letter:
                 self._text(x + 13, self.y + 11, letter, "in")
             self._text(x + 32, self.y + 11, word)
@@ -213,7 +213,7 @@ class _Picture:
         grid = []
         for tick in _ticks(self.end_s / unit_s, math.ceil((self.right - self.left) / 90)):
             x = self.x(tick * unit_s)
-            grid.append(f"M{_n(x)} {_n(top)}V{_n(self.y + 4)}")
+            grid.append(f"M{n(x)} {n(top)}V{n(self.y + 4)}")
             self._text(x, self.y + 18, f"{tick:g}", "mid")
         self.body.append(f'<path class="grid" d="{"".join(grid)}"/>')
         self._text(_MARGIN, self.y + 18, f"time [{unit}]")
@@ -225,8 +225,8 @@ class _Picture:
         middle = top + height / 2 + 4
         self._text(_MARGIN, middle, label)
         self.body.append(
-            f'<rect class="lane" x="{_n(self.left)}" y="{_n(top)}" '
-            f'width="{_n(self.right - self.left)}" height="{_n(height)}"/>'
+            f'<rect class="lane" x="{n(self.left)}" y="{n(top)}" '
+            f'width="{n(self.right - self.left)}" height="{n(height)}"/>'
         )
         (self._merged if lane in self.merged else self._single)(spans, top, height)
         self._critical(lane, top, height)
@@ -238,8 +238,8 @@ class _Picture:
             x, end = self.x(span.start_s), self.x(span.end_s)
             name = f"{_letters(span)} {units.show_time(span.start_s)} to {units.show_time(span.end_s)}"
             self.body.append(
-                f'<rect class="span" fill="url(#strata-{span.kind})" x="{_n(x)}" y="{_n(top)}" '
-                f'width="{_n(end - x)}" height="{_n(height)}"><title>{_safe(name)}</title></rect>'
+                f'<rect class="span" fill="url(#strata-{span.kind})" x="{n(x)}" y="{n(top)}" '
+                f'width="{n(end - x)}" height="{n(height)}"><title>{safe(name)}</title></rect>'
             )
             for text in (_letters(span), _LOOKS[span.kind].letter):
                 if _text_width(text) + 2 < end - x:
@@ -252,14 +252,14 @@ class _Picture:
         levels = [0.0] * len(parts)
         areas = []
         for kind in [kind for kind in SpanKind if any(kind in part.shares for part in parts)]:
-            path, last = [f"M{_n(self.left)} {_n(top + height)}"], 0.0
+            path, last = [f"M{n(self.left)} {n(top + height)}"], 0.0
             for i, part in enumerate(parts):
                 levels[i] += part.shares.get(kind, 0.0)
                 level = levels[i] if kind in part.shares else 0.0
                 if abs(level - last) > 0.01:
-                    path.append(f"H{_n(self.x(part.start_s))}V{_n(top + height * (1 - level))}")
+                    path.append(f"H{n(self.x(part.start_s))}V{n(top + height * (1 - level))}")
                     last = level
-            path.append(f"H{_n(self.x(spans[-1].end_s))}V{_n(top + height)}Z")
+            path.append(f"H{n(self.x(spans[-1].end_s))}V{n(top + height)}Z")
             areas.append(f'<path fill="url(#strata-{kind})" d="{"".join(path)}"/>')
         # Each area reaches down to the bottom of the lane, so the tallest is painted first.
         self.body += reversed(areas)
@@ -278,8 +278,8 @@ class _Picture:
         path = ""
         for x, end in runs:
             wider = max(0.0, _THINNEST_OUTLINE - (end - x)) / 2  # what it encloses stays visible
-            a, b = _n(x - wider), _n(end + wider)
-            path += f"M{a} {_n(top)}H{b}" + ("" if is_merged else f"V{_n(top + height)}H{a}Z")
+            a, b = n(x - wider), n(end + wider)
+            path += f"M{a} {n(top)}H{b}" + ("" if is_merged else f"V{n(top + height)}H{a}Z")
         if path:
             self.body.append(f'<path class="critical" d="{path}"/>')
 
@@ -311,15 +311,6 @@ def _ticks(end: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(end / most))
     step = next(power * digit for digit in (1, 2, 5, 10) if power * digit * most >= end)
     return [i * step for i in range(int(end / step + 1e-9) + 1)]
-
-
-def _n(value: float) -> str:
-    """Write a coordinate: a tenth of a pixel is enough."""
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _safe(text: str) -> str:
-    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 def _text_width(text: str) -> float:

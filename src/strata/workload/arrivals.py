@@ -31,7 +31,6 @@ class JobTrace:
 
     median_s: float
     mean_s: float
-    median_devices: float
     mean_devices: float
 
     @property
@@ -81,15 +80,15 @@ def _sigma(median_s: float, mean_s: float) -> float:
 def _openb() -> JobTrace:
     """p10, p50, p90 = 74, 545, 6260 s: sigma is half the distance of the outer two in normal quantiles."""
     sigma = math.log(6260 / 74) / (2 * 1.2815515655446004)
-    return JobTrace(545.0, 545.0 * math.exp(sigma**2 / 2), 1.0, (6989 + 2 * 16 + 4 * 15 + 8 * 44) / 7064)
+    return JobTrace(545.0, 545.0 * math.exp(sigma**2 / 2), (6989 + 2 * 16 + 4 * 15 + 8 * 44) / 7064)
 
 
 TRACES: Final = {
-    "seren": JobTrace(122.0, 1414.0, 1.0, 5.68),
-    "kalos": JobTrace(124.0, 1260.0, 1.0, 26.8),
-    "philly": JobTrace(874.0, 18006.0, 1.0, 1.93),
-    "helios": JobTrace(206.0, 6652.0, 1.0, 3.72),
-    "pai": JobTrace(481.0, 4787.0, 0.5, 0.68),
+    "seren": JobTrace(122.0, 1414.0, 5.68),
+    "kalos": JobTrace(124.0, 1260.0, 26.8),
+    "philly": JobTrace(874.0, 18006.0, 1.93),
+    "helios": JobTrace(206.0, 6652.0, 3.72),
+    "pai": JobTrace(481.0, 4787.0, 0.68),
     "openb": _openb(),
 }
 

@@ -57,7 +57,7 @@ class World:
     def slow(self, *names: str, judged: bool = True, what: SlowBy = "rate-per-watt") -> None:
         uuids = [self.prints[name].devices[0].uuid for name in names]
         everyone = {device.uuid for one in self.prints.values() for device in one.devices}
-        slows = tuple(Slow(uuid, "card", what, 0.5, 9.0) for uuid in uuids)
+        slows = tuple(Slow(uuid, "card", what, 0.5) for uuid in uuids)
         self.sub_health = SubHealthReport(slows, frozenset(everyone if judged else ()))
 
     def gang(self, key: str, *places: tuple[str, tuple[int, ...]]) -> None:

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
+from strata.evaluation.kpi.domain_states import random_state
 from strata.fleet.dynamics.regimes import Regimes
 from strata.training.hi_ppo.assignment import assignments
 from strata.training.hi_ppo.binding import (
@@ -20,7 +21,6 @@ from strata.training.hi_ppo.binding import (
     planned_binding,
 )
 from strata.training.hi_ppo.candidates import RESTART_S, candidates, downtime_s
-from strata.training.hi_ppo.domain_state import random_state
 from strata.training.hi_ppo.outlook import chances, expected
 from strata.training.hi_ppo.placement import fresh, gathered, node_groups, swap
 from strata.workload.job import Schedule

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.evaluation.kpi.domain_states import random_state
 from strata.evaluation.kpi.straggling import compare, history
 from strata.training.hi_ppo.binding import planned_binding
 from strata.training.hi_ppo.candidates import candidates
-from strata.training.hi_ppo.domain_state import random_state
 from strata.training.hi_ppo.local_agent import LocalCase, decide, local_options, needs_global
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic, random
 from tests.support.laws import examples

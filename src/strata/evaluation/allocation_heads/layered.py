@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.fleet.fleet import Domain
-from strata.simulate.memory import FIXED_BYTES, StageRoom, StageShape, state_bytes
+from strata.simulate.memory import FIXED_BYTES, LayerRuns, StageShape, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import stack
 from strata.simulate.split import split
@@ -188,18 +188,13 @@ class Layered:
         work = times.work[span] - times.work[span.start]
         if in_flight is None:
             return split([work] * stages)
-        rooms = [
-            StageRoom(
-                self.problem.job,
-                StageShape(
-                    ranks, config.data_parallel, config.microbatch_size, config.recompute,
-                    zero_stage=zero, in_flight=depth,
-                ),
-                limit_bytes=self.problem.model.memory_limit_bytes(domain),
-            )
-            for depth in in_flight
-        ]  # fmt: skip
-        return split([work] * stages, lambda stage, begin: rooms[stage].layers(span.start + begin))
+        shape = StageShape(
+            ranks, config.data_parallel, config.microbatch_size, config.recompute, zero_stage=zero, in_flight=1
+        )
+        runs, limit_bytes = LayerRuns(self.problem.job, shape), self.problem.model.memory_limit_bytes(domain)
+        # The most layers from each one on: bytes grow with every layer of a run.
+        rooms = [np.triu(runs.fit(depth, limit_bytes), 1).sum(axis=1).tolist() for depth in in_flight]
+        return split([work] * stages, lambda stage, begin: rooms[stage][span.start + begin])
 
     def _plan(self, shape: _Shape, cut: list[int], warmup: list[int], schedule: Schedule) -> TrainingPlan:
         domains = [self.problem.fleet.domains[i] for i in shape.order]

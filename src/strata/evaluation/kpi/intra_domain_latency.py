@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.decision import Trust
+from strata.evaluation.kpi.domain_states import advance, random_state
 from strata.evaluation.kpi.instances import SITES_SEED, Series
 from strata.evaluation.kpi.kpi import Kpi, ends
 from strata.evaluation.kpi.straggling import compare, history
@@ -18,7 +19,6 @@ from strata.evaluation.kpi.study import Study
 from strata.simulate.analytic import StepModel
 from strata.stats import quantile_interval
 from strata.training.hi_ppo.assignment import AssignmentCosts, assignments
-from strata.training.hi_ppo.domain_state import advance, random_state
 from strata.training.hi_ppo.local_agent import LocalCase, decide
 from strata.training.replan import rules
 

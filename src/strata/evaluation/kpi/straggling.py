@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata.evaluation.kpi.domain_states import advance
 from strata.training.hi_ppo.assignment import AssignmentCosts
 from strata.training.hi_ppo.binding import Binding, holds, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import candidates
-from strata.training.hi_ppo.domain_state import DomainState, advance, nominal_state
+from strata.training.hi_ppo.domain_state import DomainState, nominal_state
 from strata.training.hi_ppo.local_agent import LocalCase, decide
 from strata.training.replan.rules import Rule, keep
 

@@ -11,6 +11,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Clock
 from strata.evaluation.kpi.other_orders import other_orders
+from strata.evaluation.kpi.seeking import seeking
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.baselines.context import Context
@@ -18,7 +19,6 @@ from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales
-from strata.training.plan.shortlist.preferences import seeking
 from strata.training.plan.shortlist.selection import shortlist
 
 QUERIES: Final = 64

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
 import numpy as np
 
 from strata.host.rollout.report import RolloutReport, ratios
+from strata.pictures.svg import n, picture, rect
+from strata.pictures.svg import text as label
 
 BINS: Final = 21
 """Odd, so that one bin is around a ratio of 1."""
@@ -65,52 +66,34 @@ def svg(report: RolloutReport) -> str:
         return left + (ratio - low) / (high - low) * WIDTH
 
     most = max(*bins.aa, *bins.ab, 1e-9)
-    body = []
+    plan, floor = report.rollout.plan, _TOP + HEIGHT
+    body = [
+        label(_LEFT, 18, f"{report.verdict.reason} ({plan.unit})"),
+        label(_LEFT - 8, _TOP + 4, f"{most:.0%}", "end"),
+        label(_LEFT, 36, f"pairs of attempts: A/A ({len(aa)}) grey, A/B ({len(ab)}) blue"),
+        label(right, 36, "share of pairs that changed by at most this much"),
+        *(label(right - 8, floor - HEIGHT * share + 4, f"{share:.0%}", "end") for share in (0, 0.5, 1)),
+    ]
     for shares, colour, shift in ((bins.aa, _AA, 0.0), (bins.ab, _AB, 0.5)):
         width = WIDTH / BINS / 2
         for i, share in enumerate(shares):
             tall = share / most * HEIGHT
-            body.append(
-                f'<rect x="{_LEFT + (2 * i + 2 * shift) * width:.1f}" y="{_TOP + HEIGHT - tall:.1f}" '
-                f'width="{width:.1f}" height="{tall:.1f}" fill="{colour}">'
-                f"<title>{share:.1%} of pairs</title></rect>"
-            )
+            at = _LEFT + (2 * i + 2 * shift) * width
+            body.append(rect(at, floor - tall, width, tall, fill=colour, title=f"{share:.1%} of pairs"))
     for values, colour in ((aa, _AA), (ab, _AB)):
         steps = [
-            f"{x(value, right):.1f},{_TOP + HEIGHT * (1 - share / len(values)):.1f}"
+            f"{n(x(value, right))},{n(_TOP + HEIGHT * (1 - share / len(values)))}"
             for i, value in enumerate(values)
             for share in (i, i + 1)
         ]
         body.append(f'<polyline points="{" ".join(steps)}" fill="none" stroke="{colour}" stroke-width="2"/>')
     for left in (_LEFT, right):
-        body.append(
-            f'<line x1="{x(1, left):.1f}" x2="{x(1, left):.1f}" y1="{_TOP}" y2="{_TOP + HEIGHT}" stroke="#bbb" '
-            'stroke-dasharray="3 3"/>'
-        )
-        body.append(
-            f'<line x1="{left}" x2="{left + WIDTH}" y1="{_TOP + HEIGHT}" y2="{_TOP + HEIGHT}" stroke="#333"/>'
-        )
+        middle = n(x(1, left))
+        body.append(f'<path class="line" stroke-dasharray="3 3" d="M{middle} {_TOP}V{floor}"/>')
+        body.append(f'<path class="line" d="M{left} {floor}H{left + WIDTH}"/>')
         body += [
-            _label(x(at, left), _TOP + HEIGHT + 16, f"{at - 1:+.1%}" if at != 1 else "equal")
+            label(x(at, left), floor + 16, f"{at - 1:+.1%}" if at != 1 else "equal", "mid")
             for at in (low, (1 + low) / 2, 1.0, (1 + high) / 2, high)
         ]
-    body += [
-        _label(right - 8, _TOP + HEIGHT * (1 - share) + 4, f"{share:.0%}", anchor="end") for share in (0, 0.5, 1)
-    ]
-    plan = report.rollout.plan
-    body += [
-        _label(_LEFT, 18, f"{report.verdict.reason} ({plan.unit})", anchor="start"),
-        _label(_LEFT - 8, _TOP + 4, f"{most:.0%}", anchor="end"),
-        _label(_LEFT, 36, f"pairs of attempts: A/A ({len(aa)}) grey, A/B ({len(ab)}) blue", anchor="start"),
-        _label(right, 36, "share of pairs that changed by at most this much", anchor="start"),
-    ]
-    wide, tall_all = right + WIDTH + 30, _TOP + HEIGHT + 30
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall_all}" width="{wide}" '
-        f'height="{tall_all}" font-family="system-ui,sans-serif" font-size="12">\n'
-        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
-
-
-def _label(x: float, y: float, words: str, *, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    size = {"width": right + WIDTH + 30, "height": floor + 30}
+    return picture(body, **size, title=f"{report.verdict.reason} ({plan.unit})", standalone=True)

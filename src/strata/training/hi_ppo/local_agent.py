@@ -46,7 +46,7 @@ class LocalDecision:
     """What a local agent answers.
 
     binding: None where the domain cannot hold its part. throughput: step rate over that of the planned binding
-    on good devices, which are `planned_devices`. downtime_s: standing still to get there. keeping_loses: what
+    on good devices. downtime_s: standing still to get there. keeping_loses: what
     keeping would earn less than the choice over 8 intervals, its cost taken off, in intervals of planned
     throughput; inf where keeping is impossible, nan where there was nothing to keep.
     """
@@ -54,7 +54,6 @@ class LocalDecision:
     binding: Binding | None
     name: str
     throughput: float
-    planned_devices: int
     downtime_s: float
     keeping_loses: float
     considered: tuple[Alternative[Binding], ...]
@@ -164,7 +163,6 @@ def _decision(
         binding=chosen.binding,
         name=chosen.name,
         throughput=float(values[pick]),
-        planned_devices=case.part.assignment.num_devices,
         downtime_s=chosen.downtime_s,
         keeping_loses=np.nan if not had_one else float(worth[pick]) if can_keep else np.inf,
         considered=considered,
@@ -195,7 +193,6 @@ def _cannot_hold(case: LocalCase) -> LocalDecision:
         binding=None,
         name="none",
         throughput=0.0,
-        planned_devices=assignment.num_devices,
         downtime_s=0.0,
         keeping_loses=np.nan,
         considered=(),

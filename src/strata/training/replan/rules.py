@@ -65,13 +65,3 @@ def mpc(steps: int = MPC_STEPS) -> Rule:
 def random(rng: np.random.Generator) -> Rule:
     """Return the rule that takes any legal option."""
     return lambda options: best(options, rng.random(options.legal.shape))
-
-
-def always(plan: int) -> Rule:
-    """Return the rule that takes one option wherever it is legal (a home domain)."""
-
-    def choose(options: Options) -> Ints:
-        there = options.legal[:, plan]
-        return np.asarray(np.where(there, plan, keep(options)))
-
-    return choose

@@ -251,7 +251,13 @@ def _ring_s(curves: tuple[BandwidthCurve, ...], num_bytes: Array, replicas: int)
     full, rest = np.divmod(num_bytes, BUCKET_BYTES)
     message = np.maximum(rest / replicas, 1e-3)
     times = [
-        full * curve.transfer_s(BUCKET_BYTES / replicas) + np.where(rest > 0, curve.transfers_s(message), 0.0)
+        full * curve.transfer_s(BUCKET_BYTES / replicas) + np.where(rest > 0, _transfers_s(curve, message), 0.0)
         for curve in curves
     ]
     return np.asarray(np.maximum(np.min(times, axis=0) * (2 * (replicas - 1)), 0.0))
+
+
+def _transfers_s(curve: BandwidthCurve, message_bytes: Array) -> Array:
+    """Return `curve.transfer_s` of each of many messages."""
+    sizes = np.maximum(np.asarray(message_bytes, dtype=float), 1e-300)
+    return np.asarray(sizes / (np.polyval(curve.coefficients, np.log2(sizes / 1e6)) * 1e9))

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strata.training.hi_ppo.domain_state import DEVICE_HEALTH, advance, nominal_state, random_state
+from strata.evaluation.kpi.domain_states import advance, random_state
+from strata.training.hi_ppo.domain_state import DEVICE_HEALTH, nominal_state
 from tests.support.builders import domain
 
 
