@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane vm-test vm check docs man site clean
+.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane engines vm-test vm check docs man site clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,7 +41,7 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 
 # Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.
 # Clusters of Slurm and recordings need packages of the system, which .ci/run names.
-test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
+test-real: $(VENV)/real.stamp control-plane engines  ## install the real parts (10 GB) and run the tests that need them
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'long and not real and not full'
 	STRATA_REAL=1 $(BIN)/python -m pytest -m 'real and not full'
 
@@ -50,6 +50,9 @@ test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minut
 
 control-plane:  ## build Kubernetes, etcd and containerd for the tests, once (needs Go; 10 to 15 minutes on two cores)
 	tools/controlplane/build
+
+engines:  ## install vLLM, llama.cpp, routers and clients for the tests of the gateway, once (7 GB; 5 minutes)
+	PYTHON=$(PYTHON) tools/engines/build
 
 $(VENV)/cluster.stamp: $(VENV)/dev.stamp
 	$(PIP) --constraint constraints.txt --editable '.[cluster,dev]'

@@ -15,6 +15,7 @@ from tests.cluster.integration import control_plane, real_node
 from tests.control.drivers import slurm_cluster
 from tests.host import traces as host_traces
 from tests.host.vm import guest
+from tests.serving.engines import engines
 from tests.slicing import fake_accelerators
 from tests.support import laws
 from tests.web import browser
@@ -68,6 +69,7 @@ PARTS = {
     "slurm": slurm_cluster.find,
     "vm": guest.find,
     "chromium": browser.find,
+    "engines": engines.find,
 }
 """Real parts that are no modules: what finds each, or returns None."""
 KERNEL = {"tracing", "node-rights"}

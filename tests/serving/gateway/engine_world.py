@@ -15,6 +15,7 @@ from strata.serving.gateway.discovery import Backend, Watcher
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
+from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from tests.serving.gateway.world import FAST, FakeEngine, Wires
 
@@ -33,7 +34,8 @@ class LocalConnections:
 
 
 class EngineWorld:
-    def __init__(self, names: str = "ab") -> None:
+    def __init__(self, names: str = "ab", *, slots: int = 4, config: SchedulerConfig = FAST) -> None:
+        self.slots = slots
         self.engines = [FakeEngine(name) for name in names]
         self.gateway = Gateway()
         self.gateway.new_id = lambda: "1"
@@ -50,7 +52,7 @@ class EngineWorld:
             sleep=self.pause,
         )
         self.driver = Driver(
-            Core(FAST, engine_model("llama"), DEMAND),
+            Core(config, engine_model("llama"), DEMAND),
             self.backend_client,
             self.gateway.meters,
             clock=lambda: self.now_s,
@@ -74,7 +76,7 @@ class EngineWorld:
     async def up(self):
         tasks = []
         for engine in self.engines:
-            backend = Backend(engine.url, "llama", 4)
+            backend = Backend(engine.url, "llama", self.slots)
             self.watchers.append(Watcher(backend, engine.name, self.driver, self.backend_client))
             tasks.append(asyncio.create_task(self.watchers[-1].run()))
             await engine.polled.wait()

@@ -171,7 +171,7 @@ def test_endpoints_that_engines_alone_have_are_passed_through(path):
 
 def test_the_option_names_an_address_a_model_and_slots():
     assert read_backend("http://a:1/v1/,model=m,slots=3") == Backend("http://a:1", "m", 3)
-    assert read_backend("http://a:1") == Backend("http://a:1", "", 64)
+    assert read_backend("http://a:1") == Backend("http://a:1", "", 0)
     for wrong in ("a:1", "http://a:1,slots=0", "http://a:1,slots=x", "http://a:1,modle=m"):
         with pytest.raises(UsageError, match="--backend"):
             read_backend(wrong)

@@ -169,6 +169,7 @@ class FakeEngine(Host):
     """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models.
 
     pause_at: letters after which a stream waits for `resumes`. is_deaf: to /v1/models; hangs: all else.
+    pages: what it says of itself, by path.
     """
 
     def __init__(self, name: str) -> None:
@@ -182,6 +183,8 @@ class FakeEngine(Host):
         self.headers: dict[str, str] = {}
         self.document: dict[str, Any] | None = None
         self.is_deaf = self.hangs = False
+        self.model = "llama"
+        self.pages: dict[str, str] = {}
         self.resumes = asyncio.Event()
 
     async def answer(self, path: str, body: bytes) -> httpx.Response:
@@ -189,7 +192,9 @@ class FakeEngine(Host):
             if self.is_deaf:
                 raise httpx.ReadTimeout("deaf")
             self.polled.set()
-            return httpx.Response(200, json={"data": [{"id": "llama", "owned_by": self.owner}]})
+            return httpx.Response(200, json={"data": [{"id": self.model, "owned_by": self.owner}]})
+        if path in ("/metrics", "/props"):
+            return httpx.Response(200 if path in self.pages else 404, text=self.pages.get(path, ""))
         if self.hangs:
             raise httpx.ReadTimeout("hangs")
         if self.status != 200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from contextlib import AsyncExitStack
@@ -18,7 +19,7 @@ from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.backend import BackendClient
 from strata.serving.gateway.connections import EngineConnections
-from strata.serving.gateway.discovery import Backend, Watcher, model_of
+from strata.serving.gateway.discovery import Backend, Watcher, models_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
@@ -30,7 +31,7 @@ from strata.serving.live.core import Core
 from strata.serving.tasks import TaskSet
 from strata.serving.tokens import Tokenizer
 from strata.serving.wire import node_client
-from strata.serving.worker.shape import Shape
+from strata.workload import huggingface
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 
@@ -80,9 +81,14 @@ def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[
     return gateway, frame
 
 
+@functools.cache
+def _usual_model() -> ModelInfo:
+    return ModelInfo.of(huggingface.model("llama-3.1-8b"))
+
+
 def engine_model(name: str) -> ModelInfo:
-    """Return the model of engines: they are never cut, so of its layers only that there are some matters."""
-    return replace(Shape(num_layers=1).hosted.info, model_name=name)
+    """Return the model of engines: they are never cut, and take for tokens what a usual model does (assumed)."""
+    return replace(_usual_model(), model_name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +148,16 @@ class _Builder:
     async def _serve_backend(
         self, backend: Backend, node_id: str, client: httpx.AsyncClient, connections: EngineConnections
     ) -> None:
-        model = backend.model
-        while not model:
-            if served := await model_of(backend, client):
-                model = served.name
-            else:
-                await asyncio.sleep(ASK_AGAIN_S)
-        driver = self._engines(model, client, connections)
-        if isinstance(driver.backend_client, Engines):
+        while True:
+            name = backend.model
+            while not name:
+                if served := await models_of(backend, client):
+                    name = served[0].name
+                else:
+                    await asyncio.sleep(ASK_AGAIN_S)
+            driver = self._engines(name, client, connections)
+            if not isinstance(driver.backend_client, Engines):
+                problem = "its model %r has the same name as the workers' model"
+                log.error(f"%s is not used: {problem}", backend.url, name)
+                return
             await Watcher(backend, node_id, driver, driver.backend_client).run()
-        else:
-            log.error("%s is not used: its model %r has the same name as the workers' model", backend.url, model)

@@ -23,11 +23,12 @@ from strata.serving.gateway.relay import EngineFailed, Relay, usage_of
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch
 from strata.serving.request import RequestSignal
+from strata.serving.routing.prefix import block_hashes, text_hashes
 
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES: Final = 4
-POLL_TIMEOUT_S: Final = 5.0
+CONNECT_S: Final = 5.0
 END_S: Final = 0.2
 BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
@@ -38,8 +39,9 @@ class Engines(BackendClient):
     """The engines that serve one model, each of which ends a request whose connection closes.
 
     `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat.
-    num_heard: pieces that came of each, which show that it lives. answer_s: longest wait for an answer without
-    stream, which is silent to its end. client: for short questions; connections: for requests.
+    num_heard: pieces that came of each, which show that it lives. kv_tokens: what each of `urls` has room for.
+    answer_s: longest wait for an answer without stream, which is silent to its end. client: for short questions;
+    connections: for requests.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Engines(BackendClient):
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
         self.num_heard = Counter[str]()
+        self.kv_tokens = dict[str, int]()
 
     async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request with its length, estimated. Raises ApiError for what JSON cannot hold."""
@@ -65,13 +68,18 @@ class Engines(BackendClient):
         except ValueError:
             # Refused here: at the engine's door it would look like the engine's fault.
             raise ApiError(400, "a number is not finite", "invalid_value") from None
-        prompt_tokens = len(request.tokens) or len(request.text.encode(errors="replace")) // TOKEN_BYTES + 1
+        text = request.text.encode(errors="replace")
+        prompt_tokens = len(request.tokens) or len(text) // TOKEN_BYTES + 1
         limit = self.default_tokens if request.token_limit is None else request.token_limit
+        # Whether it is too long an engine says, which counts tokens: estimates refuse nothing.
+        most = max((self.kv_tokens[name] for name in self.urls), default=2**62)
+        prompt_tokens = min(prompt_tokens, most - 1)
         signal = RequestSignal(
             request_id,
             prompt_tokens=prompt_tokens,
-            max_tokens=max(1, limit) * request.num_choices,
+            max_tokens=min(max(1, limit) * request.num_choices, most - prompt_tokens),
             priority=request.priority or 0,
+            blocks=block_hashes(request.tokens) or text_hashes(text, token_bytes=TOKEN_BYTES),
         )
         return signal, ()
 
@@ -89,7 +97,7 @@ class Engines(BackendClient):
         relay = Relay(stream)
         try:
             async with self.connections.stream(
-                url + request.path, json.dumps(_body(stream)), connect_s=POLL_TIMEOUT_S, silence_s=silence_s
+                url + request.path, json.dumps(_body(stream)), connect_s=CONNECT_S, silence_s=silence_s
             ) as answer:
                 if answer.status_code >= 400:
                     return await self._refused(answer, node_id, dispatch.attempt)

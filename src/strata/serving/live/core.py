@@ -150,7 +150,14 @@ class Core:
                 for pipeline in self._rollout
             ],
             "nodes": [
-                {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}
+                {
+                    "id": node.node_id,
+                    "running": node.running,
+                    "others": self._requests.router.reservations.others_on(node.node_id),
+                    "slots": node.slots,
+                    "kv_tokens": node.kv_tokens,
+                    "load": node.get_current_load(),
+                }
                 for node in self.nodes()
             ],
             "suspects": self._members.suspects(),
@@ -221,6 +228,7 @@ class Core:
         if was_suspect:
             self._welcome(member.node, now_s)
         self._arrangement.hear(event, member.node)
+        self._requests.router.note_others(node_id, event.num_others)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._requests.starts_on(r, node_id)}

@@ -32,7 +32,7 @@ class Leave:
 class Heartbeat:
     """A sign of life. `running`: requests it works on; hop_s: newly measured one-way latencies [s].
 
-    is_stuck: it lives and does no work.
+    is_stuck: it lives and does no work. num_others: requests there that did not come from us.
     """
 
     node_id: str
@@ -41,6 +41,7 @@ class Heartbeat:
     hop_s: Mapping[str, float] = field(default_factory=dict)
     samples: tuple[StepSample, ...] = ()
     is_stuck: bool = False
+    num_others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

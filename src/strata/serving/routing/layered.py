@@ -121,6 +121,10 @@ class DynamicProgrammingRouting(Router):
         """Give back what a request held; nothing where it holds nothing."""
         self._refresh(self.reservations.release(request_id))
 
+    def note_others(self, node_id: str, count: int) -> None:
+        """Note how many requests a node has that did not come from us."""
+        self._refresh(self.reservations.note_others(node_id, count))
+
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no path could ever take a request, were all idle; None where one could, or none is there."""
         widest = self.graph.widest
@@ -245,5 +249,5 @@ class DynamicProgrammingRouting(Router):
             running, server = reservations.running[node], servers[node]
             is_full = running >= reservations.slots[node]
             price[0, node] = np.inf if is_full else server.prefill.fixed_s
-            price[2, node] = server.decode.at(running + 1)
+            price[2, node] = server.decode.at(running + reservations.others[node] + 1)
             self._free_kv[node] = reservations.kv_tokens[node] - reservations.kv_used[node]

@@ -40,7 +40,7 @@ class PipelineRouter(Router):
     Lines, fixed and per-unit seconds [P, 2]: `around` of one microbatch once around the ring, over its sequences;
     `slowest` of the slowest node's decode step; `fill` of a prompt's tokens up to the first new one, all hops
     included; `pace` of the slowest node's prefill. depth [P]: stages. rate [P]: tokens/s of a full pipeline.
-    free_slots, free_kv, running [P]: as booked, of its busiest node.
+    free_slots, free_kv [P]: as booked, of its busiest node; running [P]: with what others sent there.
     """
 
     most_slots: Floats
@@ -109,6 +109,10 @@ class PipelineRouter(Router):
         if nodes:
             self._refresh({p for node in nodes for p in self._through[node]})
 
+    def note_others(self, node_id: str, count: int) -> None:
+        """Note how many requests a node has that did not come from us."""
+        self._refresh({p for node in self.reservations.note_others(node_id, count) for p in self._through[node]})
+
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request, were it idle; None where one could, or none is there."""
         if not self.pipelines or request.kv_tokens <= self.most_kv.max():
@@ -175,17 +179,18 @@ class PipelineRouter(Router):
 
     def _refresh(self, changed: Iterable[int]) -> None:
         reservations = self.reservations
-        slots, kv_tokens, running, kv_used = (
+        slots, kv_tokens, running, kv_used, others = (
             reservations.slots,
             reservations.kv_tokens,
             reservations.running,
             reservations.kv_used,
+            reservations.others,
         )
         for p in changed:
             nodes = self._nodes[p]
             self.free_slots[p] = min([slots[i] - running[i] for i in nodes])
             self.free_kv[p] = min([kv_tokens[i] - kv_used[i] for i in nodes])
-            self.running[p] = max([running[i] for i in nodes])
+            self.running[p] = max([running[i] + others[i] for i in nodes])
 
 
 class RoundRobinPipelineRouting(PipelineRouter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +23,15 @@ def block_hashes(tokens: Sequence[int], most: int = 512) -> tuple[int, ...]:
     hashes, last = [], 0
     for start in range(0, min(len(tokens) // BLOCK_TOKENS, most) * BLOCK_TOKENS, BLOCK_TOKENS):
         last = hash((last, *tokens[start : start + BLOCK_TOKENS]))
+        hashes.append(last)
+    return tuple(hashes)
+
+
+def text_hashes(text: bytes, *, token_bytes: int, most: int = 512) -> tuple[int, ...]:
+    """Return the same of a prompt that is no tokens yet, a block as long as they are taken to be."""
+    hashes, last, size = [], 0, BLOCK_TOKENS * token_bytes
+    for start in range(0, min(len(text) // size, most) * size, size):
+        last = zlib.crc32(text[start : start + size], last)
         hashes.append(last)
     return tuple(hashes)
 

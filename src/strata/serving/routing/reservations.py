@@ -30,6 +30,8 @@ class Reservations:
         self.slots: list[int] = []
         self.kv_tokens: list[int] = []
         self.running: list[int] = []
+        self.others: list[int] = []
+        """Requests that others sent there: they slow ours down, and take no slot that we could give."""
         self.kv_used: list[int] = []
         self._on: list[set[str]] = []
         self._heartbeat_s: dict[str, float] = {}
@@ -40,11 +42,13 @@ class Reservations:
 
         More may then be held on a node than its new range has room for: nothing is added until it has again.
         """
+        others = dict(zip(self.index, self.others, strict=True))
         self.index = {server.node_id: i for i, server in enumerate(servers)}
         assert len(self.index) == len(servers), "a node serves two ranges"
         self.slots = [server.slots for server in servers]
         self.kv_tokens = [server.kv_tokens for server in servers]
         self.running, self.kv_used = [0] * len(servers), [0] * len(servers)
+        self.others = [others.get(server.node_id, 0) for server in servers]
         self._on = [set() for _ in servers]
         self._heartbeat_s = {name: at for name, at in self._heartbeat_s.items() if name in self.index}
         for request_id, held in self._held.items():
@@ -80,6 +84,19 @@ class Reservations:
         self._heartbeat_s[node_id] = now_s
         missing = self._on[node] - running
         return tuple(sorted(name for name in missing if self._held[name].since_s < before_s))
+
+    def note_others(self, node_id: str, count: int) -> tuple[int, ...]:
+        """Note how many requests of others a node has; return the nodes that changed."""
+        node = self.index.get(node_id)
+        if node is None or self.others[node] == count:
+            return ()
+        self.others[node] = count
+        return (node,)
+
+    def others_on(self, node_id: str) -> int:
+        """Return how many requests of others a node has."""
+        node = self.index.get(node_id)
+        return 0 if node is None else self.others[node]
 
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node; none on one that serves nothing."""

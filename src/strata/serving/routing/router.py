@@ -35,6 +35,9 @@ class Router(Protocol):
         """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
         return self.reservations.reconcile(node_id, running, now_s)
 
+    def note_others(self, node_id: str, count: int) -> None:
+        """Note how many requests a node has that did not come from us."""
+
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node."""
         return self.reservations.load(node_id)
