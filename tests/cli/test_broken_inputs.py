@@ -174,7 +174,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setenv(name, str(folder))
         patch.delenv("KUBECONFIG", raising=False)
         patch.setitem(sys.modules, "torch", None)
-        assert run(["plan", "train", "fleet.yaml", "job.yaml", "--no-baselines", "--save", "plan.json"]) == 0
+        assert run(["plan", "train", "fleet.yaml", "job.yaml", "--save", "plan.json"]) == 0
         assert run(["plan", "serve", "fleet.yaml", "service.yaml", "--save", "serving-plan.json"]) == 0
         assert run(["host", "rollout", "init", "r", "--state", "rollouts.db", "--pattern", r"qps (\S+)"]) == 0
         yield folder
@@ -243,10 +243,14 @@ def test_a_good_file_is_read(folder, capsys, name, call):
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_broken_file_is_an_error_and_never_a_traceback(folder, capsys, name, call, data):
+    check_answered(folder, capsys, name, call, broken((folder / name).read_bytes(), data.draw))
+
+
+def check_answered(folder, capsys, name, call, content):
     file = folder / f"broken{Path(name).suffix}"
     for extra in folder.glob("broken*"):
         extra.unlink()
-    file.write_bytes(broken((folder / name).read_bytes(), data.draw))
+    file.write_bytes(content)
     arguments = [word.replace("FILE", file.name) for word in call]
     try:
         code = run(arguments)
@@ -262,6 +266,24 @@ def test_a_broken_file_is_an_error_and_never_a_traceback(folder, capsys, name, c
     named = (file.name, "fleet.yaml", "job.yaml", "service.yaml")
     is_named = any(known in line for line in lines for known in named)
     assert code != 2 or name in NAMELESS or is_named, (arguments, err, content)
+
+
+ONCE_BROKE: Final = [
+    ("plan.json", ("explain", "FILE", "--why-not", "East"), ("reasons", 0, "subject"), None),
+    ("plan.json", ("explain", "FILE"), ("baselines", "best_single_domain", "found"), "false"),
+    ("plan.json", ("report", "FILE"), ("baselines", "best_single_domain", "name"), None),
+    ("serving-plan.json", ("report", "FILE"), ("figures",), "null"),
+    ("serving-plan.json", ("report", "FILE"), ("figures",), None),
+    ("serving-plan.json", ("explain", "FILE"), ("figures",), "null"),
+]
+
+
+@pytest.mark.parametrize(("name", "call", "path", "value"), ONCE_BROKE)
+def test_a_form_that_once_broke_a_command_is_answered(folder, capsys, name, call, path, value):
+    """value: as JSON; None: the key is removed."""
+    data = json.loads((folder / name).read_bytes())
+    form = changed(data, path, json.loads(value or "null"), removed=value is None)
+    check_answered(folder, capsys, name, call, json.dumps(form).encode())
 
 
 ANSWERS: Final[dict[Call, Call]] = {

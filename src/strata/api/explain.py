@@ -93,7 +93,8 @@ def _whole(file: TrainingPlanFile) -> tuple[dict[str, Any], TrainingPlanFile]:
 
 def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[str, Any]:
     names = [item["name"] for item in data["fleet"]["domains"]]
-    excluded = [reason for reason in data["reasons"] if reason["subject"] == domain]
+    said = zip(data["reasons"], file.reasons, strict=True)
+    excluded = [reason for reason, entry in said if entry.subject == domain]
     if domain not in names and not excluded:
         close = closest(domain, names)
         raise UsageError(

@@ -155,7 +155,7 @@ def _baselines(data: dict[str, Any]) -> Shown:
     body = []
     for name, item in data["baselines"].items():
         if not item["found"]:
-            body.append([LABELS.get(name, name), _absent(item["reason"]), "", "", ""])
+            body.append([LABELS.get(name, name), _absent(item.get("reason", "")), "", "", ""])
             continue
         body.append(
             [
