@@ -93,8 +93,8 @@ def _whole(file: TrainingPlanFile) -> tuple[dict[str, Any], TrainingPlanFile]:
 
 def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[str, Any]:
     names = [item["name"] for item in data["fleet"]["domains"]]
-    said = zip(data["reasons"], file.reasons, strict=True)
-    excluded = [reason for reason, entry in said if entry.subject == domain]
+    checked = zip(data["reasons"], file.reasons, strict=True)
+    excluded = [reason for reason, entry in checked if entry.subject == domain]
     if domain not in names and not excluded:
         close = closest(domain, names)
         raise UsageError(
