@@ -340,7 +340,7 @@ WITHOUT: Final = {
         "learn train", "learn export", "bench training", "bench serving", "bench routing", "bench cluster",
         "bench slicing", "bench host", "bench accuracy", "bench planning", "bench replan", "bench learn",
         "bench heads", "bench world", "bench control", "bench astra", "bench published",
-        "bench gateway", "profile"],
+        "bench gateway", "bench pipelines", "profile"],
 }  # fmt: skip
 
 

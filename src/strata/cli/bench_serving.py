@@ -13,6 +13,39 @@ from strata.errors import INTERRUPTED, UsageError, need
 
 
 @click.command()
+@click.option("--stages", default=4, type=POSITIVE, help="Workers in a row, beside one alone.")
+@click.option(
+    "--clients", default=(1, 8), type=POSITIVE, multiple=True, help="Requests at a time; may be repeated."
+)
+@click.option("--requests", default=4, type=POSITIVE, help="Requests of each client.")
+@click.option("--tokens", default=64, type=click.IntRange(min=2), help="Tokens of each answer.")
+@click.option("--layers", default=12, type=POSITIVE, help="Layers of the made-up model.")
+@click.option("--hidden", default=128, type=POSITIVE, help="Its hidden size.")
+@output_option
+def pipelines(
+    stages: int, clients: tuple[int, ...], requests: int, tokens: int, layers: int, hidden: int, output: str
+) -> None:
+    """Ask one worker and several in a row, all of them processes of this machine, and say what the row costs.
+
+    cpu_ms_per_token is the CPU time of all workers together: what to compare on a machine with other work. hop_s
+    is what workers measured of the way to each other; a token has one for each stage. No gateway stands between.
+
+    \b
+    strata bench pipelines --clients 1 --clients 8 -o json
+    """
+    from strata.evaluation.bench import pipelines as bench
+
+    if stages > layers:
+        raise UsageError(f"{layers} layers are not enough for {stages} stages", hint="--layers, --stages")
+    need("torch", extra="train")
+    for module in ("starlette", "uvicorn", "httpx"):
+        need(module, extra="serve")
+    load = bench.PipelineLoad(stages, requests, tokens, layers, hidden)
+    data = bench.report(list(bench.measure(load, clients=clients)))
+    emit(data, output, bench.show(data))
+
+
+@click.command()
 @click.argument("cases", type=click.Path(), metavar="CASES.json")
 @click.option(
     "--goal", type=choice("both", "throughput", "latency"), default="both", help="What to optimise a plan for."

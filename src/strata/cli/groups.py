@@ -109,6 +109,7 @@ bench = _group(
         "training": ("strata.cli.bench_plans:training", "Plan the points of a case file; score them neutrally."),
         "serving": ("strata.cli.bench_serving:serving", "Lay out the pools of a case file; score them neutrally."),
         "gateway": ("strata.cli.bench_serving:gateway", "What a gateway adds to an engine's answers."),
+        "pipelines": ("strata.cli.bench_serving:pipelines", "What several workers in a row cost beside one."),
         "routing": (
             "strata.cli.bench_serving:routing",
             "Decisions a second of the routers, and a pool at its limit.",

@@ -57,6 +57,22 @@ class Realm:
     opens: Callable[[str], bool] = lambda bearer: False
 
 
+UPGRADE: Final = "strata.upgrade"
+
+
+class Upgraded:
+    """The answer to a request for another protocol: returns when the connection has ended."""
+
+    def __init__(self, name: str, protocol: asyncio.Protocol) -> None:
+        self._name, self._protocol = name, protocol
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the connection over."""
+        await send({"type": UPGRADE, "status": 101, "name": self._name, "protocol": self._protocol})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
 class Stalled(Exception):
     """The client takes no more of the answer; its connection is gone."""
 
@@ -203,10 +219,13 @@ class _Call:
     async def send(self, message: Message) -> None:
         if self._is_refused:
             return  # frameworks answer 500 to any exception on its way through them: ours says more
-        if message["type"] == "http.response.start":
+        if message["type"] in ("http.response.start", UPGRADE):
             self.status = message["status"]
             if self._deadline:
                 self._deadline.reschedule(None)
+        if message["type"] == UPGRADE:
+            self.scope["state"]["upgrade"](message["name"], message["protocol"])
+            return
         await self._send_in_time(message)
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 

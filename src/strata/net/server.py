@@ -106,19 +106,28 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     class Connection(H11Protocol):
-        """uvicorn's, with a time to send a head in, and a way for the frame to break a connection."""
+        """uvicorn's, with a time to send a head in; the frame can break a connection, and upgrade it."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             # uvicorn closes a connection once its buffer is sent: never, with a client that reads no more.
-            self.app_state = {**self.app_state, "abort": lambda: self.transport.abort(), "write": self._write}
+            self.app_state = {
+                **self.app_state,
+                "abort": lambda: self.transport.abort(),
+                "write": self._write,
+                "upgrade": self._upgrade,
+            }
             self._head_timer: asyncio.TimerHandle | None = None
+            self._upgraded: asyncio.Protocol | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._await_head()
 
         def data_received(self, data: bytes) -> None:
+            if self._upgraded is not None:
+                self._upgraded.data_received(data)
+                return
             super().data_received(data)
             # IDLE: a head is not there, or not all of it. More bytes of it buy no more time.
             if self.conn.their_state is not h11.IDLE:
@@ -129,6 +138,26 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget_head()
             super().connection_lost(exc)
+            if self._upgraded is not None:
+                self._upgraded.connection_lost(exc)
+
+        def shutdown(self) -> None:
+            if self._upgraded is not None:
+                self.transport.close()
+            else:
+                super().shutdown()
+
+        def _upgrade(self, name: str, protocol: asyncio.Protocol) -> None:
+            """Hand the connection over; the request it began with is over when the connection is."""
+            self._forget_head()
+            head = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {name}\r\n\r\n"
+            self.transport.write(head.encode())
+            self._upgraded = protocol
+            protocol.connection_made(self.transport)
+            early, _ = self.conn.trailing_data
+            if early:
+                protocol.data_received(early)
+            self.flow.resume_reading()
 
         def _write(self, piece: bytes) -> bool:
             """Write a piece of an answer of unknown length at once, as h11 would; return whether it could.

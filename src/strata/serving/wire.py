@@ -5,10 +5,11 @@ answered by Desired; 409 with `join-again` where the node is unknown), /nodes/le
 (LoadedMessage).
 Gateway to worker: POST /load (RangeMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
 lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
-Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
-[tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a
-worker that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepError) travels
-back the same way. The last worker sends the token to the first: POST /token (TokenMessage), the closing hop.
+Worker to worker: GET /steps, upgraded to frames (`net/frames.py`), whose kinds and rows are in `worker/steps.py`:
+a sequence is opened once along its stages (OpenMessage), then steps carry a row of integers and float32
+activations each, several sequences a frame. What goes wrong (FaultMessage) travels back the same way; who
+dies with a step in hand is seen at once, by its closed connection, who hangs by its silence. The last worker
+sends tokens to the first, the closing hop.
 
 Layers count the model's blocks from 0: who has the first also embeds, who has the last also has the head.
 """
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
+Handle = Annotated[int, Field(ge=0, lt=2**32)]
+"""A number that stands for a sequence in frames."""
 Incarnation = Annotated[int, Field(ge=0, lt=2**63)]
 """Grows with every start of a worker: milliseconds of its clock, then."""
 Phase = Literal["prefill", "decode"]
@@ -193,36 +196,25 @@ class AbortMessage(AttemptMessage):
     """Stop an attempt."""
 
 
-class StepHeader(AttemptMessage):
-    """Of activations on their way: which attempt, which positions, and the stages that are still to come.
+class OpenMessage(AttemptMessage):
+    """Begins a sequence at a worker. `sequence` is its number in the frames of this connection from then on.
 
-    position: of the first token in the body; the keys and values of those before it are cached.
-    replayed: the last so many tokens of the body were steps of an earlier attempt; they are computed one by one
-    again, so that not a bit of what follows differs. kv_tokens: what the attempt may come to keep.
-    stages: the receiver and those after it. first_url: where the token goes. is_partial: more of the prompt, or of
-    what is replayed, follows; no token is chosen.
+    stages: the receiver and those after it. first_url, drive: where tokens go, and for which of its sequences.
+    kv_tokens: what the attempt may come to keep.
     """
 
-    position: Count
-    step: Count
+    sequence: Handle
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
     first_url: str
+    drive: Handle
     kv_tokens: Count
-    replayed: Count = 0
-    is_partial: bool = False
     temperature: float = 0.0
     seed: Count = 0
 
 
-class StepError(Message):
-    """Why a step did not get through, and the node suspected; None where all are well (no memory left, say)."""
+class FaultMessage(Message):
+    """Why a sequence does not get through, and the node suspected; None where all are well (no memory, say)."""
 
     error: str
     node_id: str | None = None
-
-
-class TokenMessage(AttemptMessage):
-    """The token of a step, from the last worker to the first."""
-
-    step: Count
-    token: Count
+    sequence: Handle = 0

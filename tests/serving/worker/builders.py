@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from strata.net.frames import FrameError
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StageMessage
-from strata.serving.worker.holder import ChainError
+from strata.serving.worker.holder import AttemptKey
+from strata.serving.worker.peers import Links
 from strata.serving.worker.shape import Shape
+from strata.serving.worker.steps import StepRow
 from strata.serving.worker.worker import Worker
 
 SHAPE = Shape(num_layers=6, hidden_size=4, num_heads=2, max_positions=64).hosted
@@ -59,33 +63,70 @@ class NumberMaker:
         return {}
 
 
-class LocalPeers:
-    """Workers by address; `cut` ones cannot be reached, `before` runs before a step is handed over."""
+class Pipe(asyncio.Transport):
+    """One end of a connection in this process; `far` is what hears at the other."""
+
+    def __init__(self, near, far):
+        super().__init__()
+        self.near, self.far, self.other, self.is_over = near, far, None, False
+
+    def write(self, data):
+        if not self.is_over:
+            asyncio.get_running_loop().call_soon(self._deliver, data)
+
+    def _deliver(self, data):
+        if not self.is_over:
+            self.far.data_received(data)
+
+    def abort(self):
+        self.end(None)
+
+    close = abort
+
+    def end(self, error):
+        for one in (self, self.other):
+            if not one.is_over:
+                one.is_over = True
+                asyncio.get_running_loop().call_soon(one.near.connection_lost, error)
+
+
+class Network:
+    """Workers by address. `before` sees a step that is handed over, and swallows it where it returns True."""
 
     def __init__(self):
         self.workers: dict[str, Worker] = {}
-        self.cut: set[str] = set()
-        self.before: Callable[[str, Any], Any] | None = None
-        self.aborted: list[str] = []
+        self.gone: set[str] = set()
+        self.before: Callable[[str, AttemptKey, StepRow], Any] | None = None
+        self.pipes: list[tuple[str, Pipe]] = []
 
-    def at(self, url, suspect):
-        if url in self.cut:
-            raise ChainError(f"{url}: cut", suspect)
-        return self.workers[url]
+    def cut(self, *urls):
+        """Break all connections from or to workers, and let nobody connect again."""
+        self.gone |= set(urls)
+        for ends, pipe in self.pipes:
+            if not self.gone.isdisjoint(ends):
+                pipe.end(ConnectionResetError("cut"))
 
-    async def step(self, header, hidden):
-        dest = header.stages[0]
-        worker = self.at(dest.url, dest.node_id)
-        if self.before:
-            await self.before(dest.node_id, header)
-        await worker.stage.step(header, hidden)
+    def connect(self, source, url, connection):
+        if not self.gone.isdisjoint((source, url)):
+            raise FrameError("cut")
+        worker = self.workers[url]
+        incoming = worker.incoming().connection
+        near, far = Pipe(connection, incoming), Pipe(incoming, connection)
+        near.other, far.other = far, near
+        self.pipes.append(((source, url), near))
+        incoming.connection_made(far)
+        connection.connection_made(near)
 
-    async def token(self, url, message):
-        self.at(url, None).driver.deliver(message)
 
-    async def abort(self, url, key):
-        self.aborted.append(url)
-        self.at(url, None).abort(key)
+class LocalLinks(Links):
+    """Links within this process."""
+
+    def __init__(self, network, source):
+        super().__init__(token="", fingerprint="", frame_bytes=2**16, silence_s=30.0)
+        self.network, self.source = network, source
+
+    async def connect(self, url, connection):
+        self.network.connect(self.source, url, connection)
 
 
 class Clock:
@@ -100,7 +141,7 @@ class Cluster:
     """Workers a, b, c ... in process, each with a third, say, of the layers; for one event loop."""
 
     def __init__(self, *cuts, version=1, memory_bytes=1e9, **options):
-        self.peers, self.clock, self.version = LocalPeers(), Clock(), version
+        self.network, self.clock, self.version = Network(), Clock(), version
         self.ranges = list(zip((0, *cuts), (*cuts, SHAPE.num_layers), strict=True))
         self.workers = [
             Worker(
@@ -108,7 +149,7 @@ class Cluster:
                 SHAPE,
                 NumberMaker(),
                 memory_bytes=memory_bytes,
-                peers=self.peers,
+                peers=LocalLinks(self.network, f"at-{name}"),
                 clock=self.clock,
                 **options,
             )
@@ -116,7 +157,18 @@ class Cluster:
         ]
         for worker in self.workers:
             worker.stage.url = f"at-{worker.node_id}"
-            self.peers.workers[worker.stage.url] = worker
+            self.network.workers[worker.stage.url] = worker
+            self._watch(worker)
+
+    def _watch(self, worker):
+        enter = worker.stage.enter
+
+        def watched(passage, row, given):
+            is_handed = worker is not self.workers[0] and self.network.before
+            if not is_handed or not self.network.before(worker.node_id, passage.key, row):
+                enter(passage, row, given)
+
+        worker.stage.enter = watched
 
     async def __aenter__(self):
         for worker, (first, end) in zip(self.workers, self.ranges, strict=True):
@@ -150,18 +202,15 @@ class Cluster:
         return {worker.node_id: len(worker.holder.sequences) for worker in self.workers}
 
     async def settled(self):
-        """Wait until nothing is under way in the background."""
-        import asyncio
-
+        """Wait until nothing is under way in the background, and all that was sent has come."""
         for worker in self.workers:
-            tasks = {*worker.tasks, *worker.driver.loose}
-            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
+            await asyncio.wait_for(asyncio.gather(*worker.tasks, return_exceptions=True), 120)
+        for _ in range(20):  # to the next worker, and from there on
+            await asyncio.sleep(0)
 
 
 async def load(worker, version, first, end):
     """Have layers loaded, and wait until they are."""
-    import asyncio
-
     ready = asyncio.Event()
 
     async def loaded(done):

@@ -1,66 +1,112 @@
 import asyncio
 import json
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import numpy as np
 import pytest
 
-from strata.serving.wire import StepHeader
-from strata.serving.worker.app import frame
-from strata.serving.worker.links import (
-    STEP_HEADER,
-    HttpGateway,
-    HttpPeers,
-    Unreachable,
-    from_bytes,
-    hops,
-    to_bytes,
-)
-from tests.serving.worker.builders import Cluster
+from strata.net.frames import HEADER, FrameConnection, FrameError, connect
+from strata.net.server import listen, uvicorn_server
+from strata.serving.wire import OpenMessage
+from strata.serving.worker import steps as codec
+from strata.serving.worker.app import body_bytes, frame
+from strata.serving.worker.holder import AttemptKey
+from strata.serving.worker.links import HttpGateway, Unreachable
+from strata.serving.worker.peers import Links
+from tests.serving.worker.builders import SHAPE, Cluster
 
 TOKEN = {"authorization": "Bearer secret"}
 
 
-class Wired:
-    """A cluster whose workers reach each other over HTTP, in process."""
+class Wired(AsyncExitStack):
+    """A cluster whose workers listen on the loopback and reach each other there."""
 
-    def __init__(self, *cuts, token=""):
-        self.cluster = Cluster(*cuts)
+    def __init__(self, *cuts, token="", silence_s=60.0, fingerprint=SHAPE.fingerprint, **options):
+        super().__init__()
+        self.cluster = Cluster(*cuts, **options)
         self.drained = []
-        mounts, self.frames = {}, {}
+        self.frames, self.listeners = {}, {}
         for worker in self.cluster.workers:
-            worker.stage.url = f"http://{worker.node_id}"
+            listener = self.enter_listener(worker.node_id)
+            worker.stage.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             made = frame(worker, token=token, lifespan=None, on_drain=lambda: self.drained.append(True))
             self.frames[worker.node_id] = made
-            mounts[worker.stage.url] = httpx.ASGITransport(made)
+            links = Links(token=token, fingerprint=fingerprint, frame_bytes=body_bytes(SHAPE), silence_s=silence_s)
+            links.on_fault, links.on_lost = worker.peers.on_fault, worker.peers.on_lost
+            worker.peers = worker.stage.peers = links
+        self.url = self.cluster.workers[0].stage.url
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.client = httpx.AsyncClient(mounts=mounts, headers=headers, transport=Nothing())
-        for worker in self.cluster.workers:
-            peers = HttpPeers(self.client, node_id=worker.node_id, step_limit_s=5.0)
-            worker.peers = worker.stage.peers = peers
+        self.client = httpx.AsyncClient(headers=headers, trust_env=False, timeout=120)
+
+    def enter_listener(self, name):
+        self.listeners[name] = listen("127.0.0.1", 0)
+        return self.listeners[name]
 
     async def __aenter__(self):
-        await self.cluster.__aenter__()
+        await super().__aenter__()
+        for name, made in self.frames.items():
+            await self.enter_async_context(_served(made, self.listeners[name]))
+        await self.enter_async_context(self.cluster)
+        await self.enter_async_context(self.client)
         return self
 
-    async def __aexit__(self, *error):
-        await self.cluster.settled()
-        await self.cluster.__aexit__(*error)
-        await self.client.aclose()
-
     async def post(self, path, body, **options):
-        return await self.client.post(f"http://a/{path}", content=body, **options)
+        return await self.client.post(f"{self.url}/{path}", content=body, **options)
 
     async def generate(self, **fields):
         answer = await self.post("generate", self.cluster.message(**fields).model_dump_json())
         return [json.loads(line) for line in answer.text.splitlines()]
 
+    async def free(self):
+        """Wait until no worker holds anything."""
+        while any(self.cluster.held.values()):
+            await asyncio.sleep(0.01)
 
-class Nothing(httpx.AsyncBaseTransport):
-    """Nobody is there."""
 
-    async def handle_async_request(self, request):
-        raise httpx.ConnectError("nobody is there")
+@asynccontextmanager
+async def _served(made, listener):
+    server = uvicorn_server(made)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+class Peer:
+    """What a worker hears of another one: its frames, and how it ended."""
+
+    def __init__(self, frame_s=60.0):
+        self.frames, self.ended = asyncio.Queue(), asyncio.get_running_loop().create_future()
+        self.connection = FrameConnection(
+            self.frames.put_nowait, self.ended.set_result, frame_bytes=2**16, frame_s=frame_s
+        )
+
+    async def open(self, wired, *, protocol=codec.PROTOCOL, headers=None, path=codec.PATH):
+        headers = {codec.MODEL_HEADER: SHAPE.fingerprint} if headers is None else headers
+        await connect(wired.url + path, self.connection, protocol=protocol, headers=headers, connect_s=60)
+        return self
+
+    def raw(self, data):
+        self.connection._transport.write(data)
+
+
+def opened(wired, **fields):
+    given = {
+        "request_id": "r",
+        "attempt": 1,
+        "sequence": 3,
+        "stages": wired.cluster.message().stages,
+        "first_url": "http://127.0.0.1:9",
+        "drive": 0,
+        "kv_tokens": 9,
+    }
+    return OpenMessage(**(given | fields)).model_dump_json().encode()
 
 
 def run(work):
@@ -81,26 +127,30 @@ def test_a_worker_that_is_gone_is_named_over_http():
     async def timeline():
         async with Wired(2, 4) as wired:
             message = wired.cluster.message()
-            stages = (*message.stages[:2], message.stages[2].model_copy(update={"url": "http://gone"}))
+            stages = (*message.stages[:2], message.stages[2].model_copy(update={"url": "http://127.0.0.1:1"}))
             return await wired.post("generate", message.model_copy(update={"stages": stages}).model_dump_json())
 
     line = json.loads(run(timeline()).text)
-    assert line == {"error": "http://gone/step: ConnectError: nobody is there", "node_id": "c"}
+    assert line["node_id"] == "c"
+    assert line["error"].startswith("http://127.0.0.1:1: ConnectionRefusedError: ")
 
 
 def test_nothing_but_health_is_open_without_the_node_token():
     async def statuses():
         async with Wired(token="secret") as wired:
             wired.client.headers.pop("authorization")
-            posts = ["load", "release", "generate", "token", "abort", "step"]
-            closed = [(await wired.post(path, b"{}")).status_code for path in posts]
-            closed.append((await wired.client.get("http://a/metrics")).status_code)
-            return closed, (await wired.client.get("http://a/healthz")).status_code
+            closed = [
+                (await wired.post(path, b"{}")).status_code for path in ("load", "release", "generate", "abort")
+            ]
+            closed += [
+                (await wired.client.get(f"{wired.url}/{path}")).status_code for path in ("metrics", "steps")
+            ]
+            return closed, (await wired.client.get(f"{wired.url}/healthz")).status_code
 
-    assert run(statuses()) == ([401] * 7, 200)
+    assert run(statuses()) == ([401] * 6, 200)
 
 
-@pytest.mark.parametrize("path", ["load", "release", "generate", "token", "abort", "step"])
+@pytest.mark.parametrize("path", ["load", "release", "generate", "abort"])
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version": -1}', b'{"extra": 1}'])
 def test_what_is_no_message_is_refused(path, body):
     async def status():
@@ -120,32 +170,19 @@ def test_layers_that_do_not_fit_are_refused_with_a_reason():
     assert refused.json()["error"]["message"] == "a model of 6 layers has no layers [0, 99)"
 
 
-def test_activations_of_another_width_are_a_fault_of_nobody():
-    async def answer():
-        async with Wired() as wired:
-            header = StepHeader(
-                request_id="r", attempt=1, position=0, step=0, stages=wired.cluster.message().stages,
-                first_url="", kv_tokens=9,
-            )  # fmt: skip
-            return await wired.post("step", bytes(10), headers={STEP_HEADER: header.model_dump_json()})
-
-    fault = run(answer())
-    assert fault.status_code == 502
-    assert fault.json() == {
-        "error": "10 bytes are not a whole number of activations of 4 float32 values",
-        "node_id": None,
-    }
-
-
 def test_activations_travel_unchanged():
     hidden = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
-    assert np.array_equal(from_bytes(to_bytes(hidden), 4), hidden)
+    rows = [codec.StepRow(7, 1, 100, 2), codec.StepRow(2**32 - 1, 9, 0, 3, 1, True)]
+    payload = b"".join(codec.pack_steps([(rows[0], hidden[:2]), (rows[1], hidden[2:])]))
+    back = codec.unpack_steps(2, payload, 4)
+    assert [row for row, _ in back] == rows
+    assert np.array_equal(np.concatenate([each for _, each in back]), hidden)
 
 
 def test_a_body_larger_than_any_prompt_is_refused():
     async def status():
         async with Wired() as wired:
-            return (await wired.post("step", bytes(2**20))).status_code
+            return (await wired.post("generate", bytes(2**20))).status_code
 
     assert run(status()) == 413
 
@@ -156,11 +193,15 @@ def test_a_worker_that_stops_begins_nothing_but_finishes_what_runs():
             wired.frames["a"].drain()
             wired.frames["a"].drain()
             refused = await wired.post("generate", wired.cluster.message().model_dump_json())
-            deep = await wired.post("token", b'{"request_id": "r", "attempt": 1, "step": 0, "token": 1}')
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired))
+            await peer.connection.ping()
+            deep = wired.cluster.held
+            peer.connection.close()
             await wired.frames["a"].idle()
-            return refused.status_code, deep.status_code, wired.drained
+            return refused.status_code, deep, wired.drained
 
-    assert run(timeline()) == (503, 204, [True])
+    assert run(timeline()) == (503, {"a": 1}, [True])
 
 
 def test_a_worker_is_idle_when_no_chain_passes_through_it():
@@ -184,7 +225,7 @@ def test_the_metrics_count_what_was_said():
     async def page():
         async with Wired() as wired:
             await wired.generate(max_tokens=7)
-            return (await wired.client.get("http://a/metrics")).text
+            return (await wired.client.get(f"{wired.url}/metrics")).text
 
     lines = run(page()).splitlines()
     assert "strata_worker_tokens_total 7.0" in lines
@@ -195,17 +236,182 @@ def test_the_metrics_count_what_was_said():
 def test_only_peers_that_answer_have_a_latency():
     async def measured():
         async with Wired(3) as wired:
-            return await hops(wired.client, {"a": "http://a", "gone": "http://gone", "b": "http://b"})
+            a, b = wired.cluster.workers
+            silent = listen("127.0.0.1", 0)
+            with silent:
+                peers = {"b": b.stage.url, "gone": "http://127.0.0.1:1"}
+                peers["silent"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+                return await a.peers.hops(peers)
 
     found = run(measured())
-    assert sorted(found) == ["a", "b"]
+    assert sorted(found) == ["b"]
     assert all(0 < latency_s < 10 for latency_s in found.values())
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"headers": {codec.MODEL_HEADER: "another"}}, "answered 409 Conflict .*a hosts a different model"),
+        ({"headers": {}}, "answered 409"),
+        ({"protocol": "strata-steps/2"}, "answered 426 .*another version"),
+        ({"path": "/elsewhere"}, "answered 404"),
+        ({"path": "/healthz"}, "answered 200"),
+    ],
+)
+def test_who_is_of_another_model_or_version_is_told_so(told, words):
+    async def refused():
+        async with Wired() as wired:
+            with pytest.raises(FrameError, match=words):
+                await Peer().open(wired, **told)
+
+    run(refused())
+
+
+def test_steps_need_the_node_token():
+    async def opened_by(headers):
+        async with Wired(token="secret") as wired:
+            await Peer().open(wired, headers={codec.MODEL_HEADER: SHAPE.fingerprint} | headers)
+
+    with pytest.raises(FrameError, match="answered 401"):
+        run(opened_by({}))
+    run(opened_by(TOKEN))
+
+
+def test_a_worker_of_another_model_is_named_by_the_one_before_it():
+    async def lines():
+        async with Wired(3, fingerprint="another") as wired:
+            return await wired.generate()
+
+    (line,) = run(lines())
+    assert line["node_id"] == "b"
+    assert "b hosts a different model" in line["error"]
+
+
+def step(count=1, *, rows=((3, 0, 0, 2, 0, False),), values=8, extra=b""):
+    table = codec.pack_steps([(codec.StepRow(*row), np.zeros(0, np.float32)) for row in rows])
+    payload = table[0] + bytes(4 * values) + extra
+    return HEADER.pack(codec.STEP, count, len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(HEADER.pack(codec.STEP, 1, 2**31), id="too large"),
+        pytest.param(HEADER.pack(99, 1, 0), id="no kind"),
+        pytest.param(HEADER.pack(codec.FAULT, 1, 2) + b"{}", id="the wrong way"),
+        pytest.param(HEADER.pack(codec.OPEN, 1, 2) + b"{}", id="no sequence"),
+        pytest.param(step(values=7), id="too few activations"),
+        pytest.param(step(extra=b"1"), id="too many bytes"),
+        pytest.param(step(count=400), id="fewer rows than said"),
+        pytest.param(step(rows=((3, 0, 0, 0, 0, False),), values=0), id="a step of nothing"),
+        pytest.param(step(rows=((3, 0, 0, 2, 3, False),)), id="more replayed than there is"),
+        pytest.param(HEADER.pack(codec.RESULT, 2, 12) + bytes(12), id="half a result"),
+        pytest.param(HEADER.pack(codec.END, 1, 3) + bytes(3), id="half a number"),
+    ],
+)
+def test_what_is_no_frame_ends_the_connection_and_what_came_over_it(data):
+    async def timeline():
+        async with Wired() as wired:
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired))
+            await peer.connection.ping()
+            held = wired.cluster.held
+            peer.raw(data)
+            await peer.ended
+            await wired.free()
+            return held, await wired.generate(request_id="other", max_tokens=3)
+
+    held, lines = run(timeline())
+    assert held == {"a": 1}
+    assert lines[-1] == {"finish": "length"}
+
+
+@pytest.mark.parametrize("sent", [1, 7, 20, 28])
+def test_a_frame_that_is_cut_off_ends_with_its_connection(sent):
+    async def timeline():
+        async with Wired() as wired:
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired))
+            peer.raw(step()[:sent])
+            peer.connection.close()
+            await wired.free()
+            return await wired.generate(request_id="other", max_tokens=3)
+
+    assert run(timeline())[-1] == {"finish": "length"}
+
+
+def test_a_peer_that_hangs_in_the_middle_of_a_frame_is_left():
+    async def timeline():
+        async with Wired(step_limit_s=0.05) as wired:
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired))
+            peer.raw(step()[:20])
+            await peer.ended
+            await wired.free()
+
+    run(timeline())
+
+
+def test_a_worker_that_stands_still_is_named_by_the_one_before_it():
+    async def timeline():
+        async with Wired(silence_s=0.1) as wired:
+            silent = await asyncio.start_server(_upgrade_and_be_silent, "127.0.0.1", 0)
+            async with silent:
+                url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+                here = wired.cluster.message().stages[0]
+                there = here.model_copy(update={"node_id": "z", "url": url})
+                message = wired.cluster.message().model_copy(update={"stages": (here, there)})
+                answer = await wired.post("generate", message.model_dump_json())
+                await wired.free()
+                return json.loads(answer.text), url
+
+    line, url = run(timeline())
+    assert line == {"error": f"{url}: nothing was heard for 0.1 s", "node_id": "z"}
+
+
+async def _upgrade_and_be_silent(reader, writer):
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+    await reader.read()
+    writer.close()
+
+
+def test_a_sequence_that_is_not_here_is_no_trouble():
+    async def timeline():
+        async with Wired() as wired:
+            peer = await Peer().open(wired)
+            peer.raw(step())
+            peer.connection.send(codec.END, 1, codec.pack_end(8))
+            peer.connection.send(codec.RESULT, 1, codec.pack_results([codec.ResultRow(5, 0, 1)]))
+            await peer.connection.ping()
+            peer.connection.send(codec.OPEN, 1, opened(wired, kv_tokens=10**8))
+            return await peer.frames.get()
+
+    fault = run(timeline())
+    assert fault.kind == codec.FAULT
+    assert json.loads(fault.payload)["error"].startswith("a: 100000000 tokens need ")
+
+
+def test_an_end_frees_what_a_sequence_holds():
+    async def timeline():
+        async with Wired() as wired:
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired))
+            await peer.connection.ping()
+            held = list(wired.cluster.workers[0].holder.sequences)
+            peer.connection.send(codec.END, 1, codec.pack_end(3))
+            await wired.free()
+            return held
+
+    assert run(timeline()) == [AttemptKey("r", 1)]
 
 
 def test_a_gateway_that_is_not_there_is_said_to_be_unreachable():
     async def post():
         async with Wired() as wired:
-            await HttpGateway(wired.client, "http://gone/").post("/nodes/heartbeat", wired.cluster.message())
+            await HttpGateway(wired.client, "http://127.0.0.1:1/").post(
+                "/nodes/heartbeat", wired.cluster.message()
+            )
 
-    with pytest.raises(Unreachable, match="http://gone/nodes/heartbeat: ConnectError"):
+    with pytest.raises(Unreachable, match=r"http://127.0.0.1:1/nodes/heartbeat: ConnectError"):
         run(post())

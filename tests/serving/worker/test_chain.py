@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.wire import RangeMessage, StepSample, TokenMessage
+from strata.serving.wire import FaultMessage, RangeMessage, StepSample
 from strata.serving.worker import drive
-from strata.serving.worker.holder import AttemptKey, ChainError
+from strata.serving.worker.holder import AttemptKey
+from strata.serving.worker.steps import ResultRow
 from tests.serving.worker.builders import SHAPE, Cluster, load
 from tests.support.laws import examples
 
@@ -102,7 +103,7 @@ def test_a_broken_chain_names_the_node_next_to_the_break(broken):
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=12))) as lines:
                 first = await anext(lines)
-                cluster.peers.cut.add(f"at-{broken}")
+                cluster.network.cut(f"at-{broken}")
                 rest = [line async for line in lines]
             await cluster.settled()
             return first, rest, cluster.held
@@ -110,19 +111,14 @@ def test_a_broken_chain_names_the_node_next_to_the_break(broken):
     first, rest, held = run(timeline())
     assert first.token is not None
     assert rest[-1].node_id == broken
-    assert rest[-1].error == f"at-{broken}: cut"
-    assert all(count == 0 for name, count in held.items() if name != broken)  # whom no abort reaches has a lease
+    assert rest[-1].error == f"at-{broken}: the connection was closed: cut"
+    assert held == {"a": 0, "b": 0, "c": 0}  # who is cut off ends what came from the others
 
 
 def test_a_chain_that_hangs_ends_at_the_time_limit():
     async def timeline():
         async with Cluster(*THREE, step_limit_s=0.01) as cluster:
-            never = asyncio.Event()
-
-            async def hang(node_id, header):
-                await never.wait()
-
-            cluster.peers.before = hang
+            cluster.network.before = lambda node_id, key, row: True
             return await cluster.lines()
 
     (line,) = run(timeline())
@@ -181,22 +177,62 @@ def test_a_reader_that_goes_away_frees_the_whole_chain():
     assert run(timeline()) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_a_sequence_whose_first_worker_died_ends_with_its_lease():
+def test_a_sequence_ends_on_all_when_its_first_worker_dies():
     async def timeline():
         async with Cluster(*THREE) as cluster:
-            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
-                await anext(lines)
-                cluster.peers.cut |= {"at-b", "at-c"}
+            lines = cluster.workers[0].generate(cluster.message(max_tokens=60))
+            await anext(lines)
+            cluster.network.cut("at-a")
             await cluster.settled()
+            held = cluster.held
+            await lines.aclose()
+            return held
+
+    assert run(timeline()) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_sequence_that_does_not_move_ends_with_its_lease_on_all_that_come_after():
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+            lines = cluster.workers[0].generate(cluster.message(max_tokens=60))
+            await anext(lines)
+            cluster.network.before = lambda node_id, key, row: True
             b = cluster.workers[1]
+            await cluster.settled()
             before = b.expire()
             cluster.clock.now_s += 61
-            return before, b.expire(), cluster.held
+            ended = b.expire()
+            await cluster.settled()
+            held = cluster.held
+            await lines.aclose()
+            return before, ended, held
 
     before, ended, held = run(timeline())
     assert before == []
     assert ended == [AttemptKey("r", 1)]
-    assert held == {"a": 0, "b": 0, "c": 1}
+    assert held == {"a": 1, "b": 0, "c": 0}
+
+
+def test_a_stage_whose_layers_hang_names_itself():
+    go = threading.Event()
+
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+            b = cluster.workers[1]
+            b._executor.submit(go.wait)
+            asking = asyncio.create_task(cluster.lines())
+            while not b.stage.num_waiting and not b.stage.passages:
+                await asyncio.sleep(0)
+            await cluster.settled()
+            b.expire()
+            cluster.clock.now_s += 31
+            b.expire()
+            lines = await asking
+            go.set()
+            return lines
+
+    (line,) = run(timeline())
+    assert (line.node_id, line.error) == ("b", "b: a step was not done within 30 s")
 
 
 def test_a_driven_sequence_outlives_its_lease():
@@ -266,12 +302,11 @@ def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
                 await asyncio.sleep(0)
                 tokens += [line.token async for line in lines if line.token is not None]
             await cluster.settled()
-            return again, tokens, cluster.peers.aborted
+            return again, tokens
 
-    again, tokens, aborted = run(timeline())
+    again, tokens = run(timeline())
     assert again[0].error == "attempt 1 of r is already running"
     assert tokens == run(_said(*WHOLE))
-    assert sorted(aborted) == ["at-b", "at-c"]  # once, at its end
 
 
 def test_another_worker_at_the_address_is_found_out():
@@ -281,7 +316,7 @@ def test_another_worker_at_the_address_is_found_out():
             return await cluster.lines()
 
     (line,) = run(timeline())
-    assert (line.error, line.node_id) == ("z received a step that was meant for b", "b")
+    assert (line.error, line.node_id) == ("z received a sequence that was meant for b", "b")
 
 
 def test_a_token_that_the_model_does_not_have_is_refused():
@@ -298,12 +333,12 @@ def test_a_token_that_comes_late_or_twice_changes_nothing():
         async with Cluster(*THREE) as cluster:
             deliver = cluster.workers[0].driver.deliver
 
-            async def twice(url, message):
-                deliver(message)
-                deliver(TokenMessage(request_id="r", attempt=1, step=max(message.step - 1, 0), token=0))
-                deliver(TokenMessage(request_id="other", attempt=1, step=0, token=0))
+            def twice(rows):
+                for row in rows:
+                    deliver([row, row, row._replace(step=max(row.step - 1, 0)), row._replace(step=row.step + 5)])
+                    deliver([ResultRow(drive=77, step=0, token=0)])
 
-            cluster.peers.token = twice
+            cluster.workers[0].stage.deliver = twice
             return await cluster.said(max_tokens=12)
 
     assert run(timeline()) == run(_said(*WHOLE, max_tokens=12))
@@ -413,12 +448,13 @@ def test_what_is_long_is_read_in_steps_that_are_not(monkeypatch):
         async with Cluster(*THREE) as cluster:
             steps = []
 
-            async def note(node_id, header):
-                steps.append((header.position, header.replayed, header.is_partial))
+            def note(node_id, key, row):
+                if node_id == "b":
+                    steps.append((row.position, row.replayed, row.is_partial))
 
-            cluster.peers.before = note
+            cluster.network.before = note
             said = await cluster.said(**asked, generated=tuple(whole[:11]))
-            return said, steps[::2]
+            return said, steps
 
     monkeypatch.setattr(drive, "PROMPT_TOKENS", 10)
     monkeypatch.setattr(drive, "REPLAYED_TOKENS", 4)
@@ -433,14 +469,13 @@ def test_a_prompt_that_is_half_read_ends_as_a_token_does(how, monkeypatch):
     async def timeline():
         async with Cluster(*THREE) as cluster:
 
-            async def stop(node_id, header):
-                if header.position == 10 and how == "abort":
-                    cluster.workers[0].abort(AttemptKey("r", 1))
-                    await asyncio.sleep(0)
-                elif header.position == 10 and node_id == "c":
-                    raise ChainError("gone", "c")
+            def stop(node_id, key, row):
+                if row.position == 10 and how == "abort":
+                    cluster.workers[0].abort(key)
+                elif row.position == 10 and node_id == "c":
+                    cluster.workers[2].stage.fail(key, FaultMessage(error="gone", node_id="c"))
 
-            cluster.peers.before = stop
+            cluster.network.before = stop
             lines = await cluster.lines(prompt=tuple(range(1, 24)))
             await cluster.settled()
             return lines, cluster.held

@@ -119,23 +119,22 @@ def test_an_attempt_is_told_apart_from_the_one_before():
     assert list(held.sequences) == [AttemptKey("r", 2)]
 
 
-def test_what_has_ended_is_not_found():
+def test_what_has_ended_may_end_again():
     held = holder()
     load(held, 1)
     begin(held)
     held.end(AttemptKey("r", 1))
     held.end(AttemptKey("r", 1))
-    with pytest.raises(Refused, match="attempt 1 of r is not running here"):
-        held.at(AttemptKey("r", 1), 0.0)
+    assert held.sequences == {}
 
 
-def test_only_what_did_not_move_expires():
+def test_only_what_did_not_move_is_idle():
     held = holder()
     load(held, 1)
     for name in ("idle", "moved", "driven"):
         begin(held, name)
-    held.at(AttemptKey("moved", 1), 50.0)
-    assert held.expire(10.0, [AttemptKey("driven", 1)]) == [AttemptKey("idle", 1)]
+    held.sequences[AttemptKey("moved", 1)].moved_s = 50.0
+    assert held.idle(10.0, [AttemptKey("driven", 1)]) == [AttemptKey("idle", 1)]
 
 
 ACTS = st.one_of(

@@ -59,10 +59,10 @@ def measure(load: GatewayLoad, *, peers: Mapping[str, str], engine_port: int = 0
         yield {"through": "direct", **asyncio.run(_run(engine, load))}
         with _strata(engine) as (url, pid):
             asyncio.run(_run(url, replace(load, requests=load.clients)))  # warm
-            before_s = _cpu_s(pid)
+            before_s = cpu_s(pid)
             run = asyncio.run(_run(url, load))
-            cpu_s = _cpu_s(pid) - before_s
-            yield {"through": "strata", **run, "cpu_ms_per_request": 1e3 * cpu_s / load.requests}
+            spent_s = cpu_s(pid) - before_s
+            yield {"through": "strata", **run, "cpu_ms_per_request": 1e3 * spent_s / load.requests}
         for name, url in peers.items():
             yield {"through": name, **asyncio.run(_run(url, load))}
 
@@ -264,7 +264,7 @@ def _strata(engine: str) -> Iterator[tuple[str, int]]:
             process.kill()
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return the CPU time of a process so far."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()

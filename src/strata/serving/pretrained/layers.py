@@ -25,9 +25,9 @@ from torch import nn
 from strata.errors import BadFile, Fault
 from strata.serving.pretrained.checkpoint import Checkpoint
 from strata.serving.pretrained.folder import ModelFolder
-from strata.serving.worker.holder import DecodeRow
+from strata.serving.worker.holder import ROWS, DecodeRow
 from strata.serving.worker.kv import KvCache, LayerKv
-from strata.serving.worker.layer_range import ROWS, Activations, LayerRange
+from strata.serving.worker.layer_range import Activations, LayerRange
 from strata.workload.tiny import Tensor
 
 ATTENTION: Final = "strata"

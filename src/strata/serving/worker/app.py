@@ -13,19 +13,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.http import Frame, Limits, Realm, Upgraded, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
 from strata.serving import wire
-from strata.serving.worker.holder import AttemptKey, ChainError, Refused
-from strata.serving.worker.links import STEP_HEADER, from_bytes
+from strata.serving.hosted import HostedModel
+from strata.serving.worker.holder import AttemptKey, Refused
+from strata.serving.worker.steps import MODEL_HEADER, PATH, PROTOCOL
 from strata.serving.worker.worker import Worker
 
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
 DONE: Final = 204
 ACCEPTED: Final = 202
-BROKEN: Final = 502
-"""Of a step that did not get through; the body is a StepFault."""
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -57,15 +56,19 @@ def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[
     registry = Registry()
     requests = Counter("strata_worker_requests_total", "Answers by status.", ["code"], registry=registry)
     _gauges(registry, worker)
-    model = worker.model
     made = WorkerFrame(
         Starlette(routes=_routes(worker, registry), lifespan=lifespan),
         realms=(Realm("/", token, drains=False), Realm("/generate", token), Realm("/healthz", drains=False)),
-        limits=Limits(body_bytes=model.max_positions * max(4 * model.info.hidden_size, 16) + 2**16),
+        limits=Limits(body_bytes=body_bytes(worker.model)),
         requests=requests,
     )
     made.worker, made.on_drain = worker, on_drain
     return made
+
+
+def body_bytes(model: HostedModel) -> int:
+    """Return the most bytes of a message or frame: a GenerateMessage of all positions, or their hidden states."""
+    return model.max_positions * max(4 * model.info.hidden_size, 16) + 2**16
 
 
 def _gauges(registry: Registry, worker: Worker) -> None:
@@ -108,25 +111,19 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
     async def generate(message: wire.GenerateMessage) -> Response:
         return _Lines(_lines(worker, message), media_type="application/x-ndjson")
 
-    async def token(message: wire.TokenMessage) -> Response:
-        worker.driver.deliver(message)
-        return Response(status_code=DONE)
-
     async def abort(message: wire.AbortMessage) -> Response:
         worker.abort(AttemptKey(message.request_id, message.attempt))
         return Response(status_code=DONE)
 
-    async def step(request: Request) -> Response:
-        try:
-            header = wire.StepHeader.model_validate_json(request.headers.get(STEP_HEADER, ""))
-        except ValueError as error:
-            return _refusal(422, str(error))
-        try:
-            await worker.stage.step(header, from_bytes(await request.body(), worker.model.info.hidden_size))
-        except ChainError as fault:
-            answer = wire.StepError(error=str(fault), node_id=fault.node_id)
-            return JSONResponse(answer.model_dump(), status_code=BROKEN)
-        return Response(status_code=DONE)
+    async def steps(request: Request) -> Response | Upgraded:
+        protocol, fingerprint = request.headers.get("upgrade", ""), request.headers.get(MODEL_HEADER, "")
+        if protocol != PROTOCOL:
+            return _refusal(
+                426, f"steps come by {PROTOCOL}, not {protocol!r}: this worker is another version of strata"
+            )
+        if fingerprint != worker.model.fingerprint:
+            return _refusal(409, f"{worker.node_id} hosts a different model")
+        return Upgraded(PROTOCOL, worker.incoming().connection)
 
     async def health(_request: Request) -> Response:
         loaded = list(worker.holder.loaded)
@@ -139,9 +136,8 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         Route("/load", _reads(wire.RangeMessage, load), methods=["POST"]),
         Route("/release", _reads(wire.ReleaseMessage, release), methods=["POST"]),
         Route("/generate", _reads(wire.GenerateMessage, generate), methods=["POST"]),
-        Route("/token", _reads(wire.TokenMessage, token), methods=["POST"]),
         Route("/abort", _reads(wire.AbortMessage, abort), methods=["POST"]),
-        Route("/step", step, methods=["POST"]),
+        Route(PATH, steps, methods=["GET"]),
         Route("/healthz", health),
         Route("/metrics", metrics),
     ]

@@ -1,153 +1,185 @@
-"""What the first worker of a route does: start every step of a sequence, and wait for its token to come around."""
+"""What the first worker of a route does: start every step of a sequence, and make an answer of its tokens."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import count
 from typing import Final
 
-from strata.serving.tasks import TaskSet
-from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
-from strata.serving.worker.holder import AttemptKey, ChainError
-from strata.serving.worker.stage import StageRunner
+from strata.serving.wire import FaultMessage, GenerateLine, GenerateMessage, OpenMessage
+from strata.serving.worker.holder import AttemptKey
+from strata.serving.worker.stage import Passage, StageRunner
+from strata.serving.worker.steps import ResultRow, StepRow
 
 STEP_LIMIT_S: Final = 30.0
 """How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
 PROMPT_TOKENS: Final = 128
 REPLAYED_TOKENS: Final = 16
 """Most tokens of a prompt, or of an earlier attempt, in one step: a step ends in time however long they are."""
+AHEAD: Final = 64
+"""Tokens that a reader may be behind before a sequence waits for it."""
+ABORTED: Final = FaultMessage(error="aborted")
 
 
-@dataclass(slots=True)
 class _Drive:
-    """One attempt: the step whose token it waits for, and the steps that are on their way along the chain."""
+    """One attempt: the steps that are to come, those on their way along the chain, and lines to be read.
 
-    step: int = 0
-    token: asyncio.Future[int] | None = None
-    steps: set[asyncio.Task[None]] = field(default_factory=set)
-    is_aborted: bool = False
+    The next step begins in the moment that a token comes, with those of all others that came in the same frame: so
+    what ran together stays together.
+    """
+
+    def __init__(self, stage: StageRunner, message: GenerateMessage, *, number: int, limit_s: float) -> None:
+        self.key = AttemptKey(message.request_id, message.attempt)
+        self.lines = deque[GenerateLine]()
+        self.has_lines = asyncio.Event()
+        self.is_over = False
+        self._stage, self._message, self._number, self._limit_s = stage, message, number, limit_s
+        self._most = stage.holder.model.max_positions
+        self._num_written, self._position = len(message.generated), 0
+        self._sent = self._done = 0
+        self._steps = deque(
+            [(part, 0) for part in _parts(message.prompt, PROMPT_TOKENS)]
+            + [(part, len(part)) for part in _parts(message.generated, REPLAYED_TOKENS)]
+        )
+        self._passage: Passage | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Send the first steps off, or say why not."""
+        message, stage = self._message, self._stage
+        given = [*message.prompt, *message.generated]
+        if max(given) >= stage.holder.model.vocab_size:
+            text = f"token {max(given)} is not below {stage.holder.model.vocab_size}"
+            self.fault(self.key, FaultMessage(error=text))
+            return
+        if self._num_written >= message.max_tokens or len(given) >= self._most:
+            self._put(GenerateLine(finish="length"))
+            return
+        opened = OpenMessage(
+            request_id=message.request_id,
+            attempt=message.attempt,
+            sequence=0,
+            stages=message.stages,
+            first_url=stage.url,
+            drive=self._number,
+            kv_tokens=min(len(message.prompt) + message.max_tokens, self._most),
+            temperature=message.temperature,
+            seed=message.seed,
+        )
+        self._passage = stage.open(opened, self)
+        self._moved_s = self._loop.time()
+        self._timer = self._loop.call_later(self._limit_s, self._look)
+        self.advance()
+
+    def advance(self) -> None:
+        """Send steps off: parts of a prompt one behind the other, as many as there are stages."""
+        while self._passage and self._steps and not self.is_over:
+            if self._sent - self._done >= len(self._message.stages) or len(self.lines) >= AHEAD:
+                return
+            given, replayed = self._steps.popleft()
+            row = StepRow(0, self._sent, self._position, len(given), replayed, bool(self._steps))
+            self._sent += 1
+            self._position += len(given)
+            self._stage.enter(self._passage, row, given)
+
+    def result(self, row: ResultRow) -> None:
+        """Take a step's token; one that nobody waits for is dropped."""
+        if self.is_over or row.step != self._done or row.step >= self._sent:
+            return
+        self._done += 1
+        self._moved_s = self._loop.time()
+        if row.token is None:
+            self.advance()
+        elif row.token in self._message.stop_tokens:
+            self._put(GenerateLine(finish="stop"))
+        else:
+            self._put(GenerateLine(token=row.token))
+            self._num_written += 1
+            if self._num_written >= self._message.max_tokens or self._position + 1 >= self._most:
+                self._put(GenerateLine(finish="length"))
+            else:
+                self._steps.append(([row.token], 0))
+                self.advance()
+
+    def fault(self, _key: AttemptKey, fault: FaultMessage) -> None:
+        """End it: its stream says so and closes."""
+        if not self.is_over:
+            self._put(GenerateLine(error=fault.error, node_id=fault.node_id))
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _put(self, line: GenerateLine) -> None:
+        self.is_over = line.token is None
+        self.lines.append(line)
+        self.has_lines.set()
+
+    def _look(self) -> None:
+        """End a wait that is too long: by one timer, not one a step.
+
+        Longer than any stage waits for its layers, and any link for a sign: who is next to the trouble names it.
+        """
+        left_s = self._moved_s + self._limit_s - self._loop.time()
+        if left_s > 0 or self._sent == self._done:
+            self._timer = self._loop.call_later(left_s if left_s > 0 else self._limit_s, self._look)
+        else:
+            # Whoever comes later would have been named by the one before it.
+            text = f"no token within {self._limit_s:g} s"
+            self.fault(self.key, FaultMessage(error=text, node_id=self._stage.node_id))
 
 
 class ChainDriver:
-    """The attempts that are driven from here, each with the token it waits for."""
+    """The attempts that are driven from here."""
 
     def __init__(self, *, step_limit_s: float = STEP_LIMIT_S) -> None:
         self.driven: dict[AttemptKey, _Drive] = {}
         self.num_tokens = 0
         self.step_limit_s = step_limit_s
-        self.loose = TaskSet(lambda _error: None)
-        """Steps whose token has come or is not wanted: only the chain's answer is due, which nobody waits for."""
+        self._numbered: dict[int, _Drive] = {}
+        self._numbers = count()
 
-    def deliver(self, message: TokenMessage) -> None:
-        """Take a token; one nobody waits for (of an aborted attempt, or a second time) is dropped."""
-        drive = self.driven.get(AttemptKey(message.request_id, message.attempt))
-        if drive and drive.token and not drive.token.done() and drive.step == message.step:
-            drive.token.set_result(message.token)
+    def deliver(self, results: Iterable[ResultRow]) -> None:
+        """Take what came around; of an attempt that has ended, nothing."""
+        for row in results:
+            if drive := self._numbered.get(row.drive):
+                drive.result(row)
 
     def abort(self, key: AttemptKey) -> None:
         """End an attempt: its stream says so and closes."""
         if drive := self.driven.get(key):
-            drive.is_aborted = True
-            if drive.token and not drive.token.done():
-                drive.token.set_exception(ChainError("aborted"))
+            drive.fault(key, ABORTED)
 
     async def generate(self, stage: StageRunner, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
-        """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
-        key = AttemptKey(message.request_id, message.attempt)
-        assert key not in self.driven, "who asks has looked"
-        drive = self.driven[key] = _Drive()
-        try:
-            async for line in self._tokens(stage, message, drive):
-                yield line
-        except ChainError as fault:
-            yield GenerateLine(error=str(fault), node_id=fault.node_id)
-        finally:
-            del self.driven[key]
-            if drive.token:
-                drive.token.cancel()
-            stage.holder.stop(key)
-            for step in drive.steps:
-                self.loose.keep(step)
-
-    async def close(self) -> None:
-        """Break off what is still on its way."""
-        await self.loose.close()
-
-    async def _tokens(
-        self, stage: StageRunner, message: GenerateMessage, drive: _Drive
-    ) -> AsyncGenerator[GenerateLine, None]:
-        model = stage.holder.model
-        most = model.max_positions
-        given = [*message.prompt, *message.generated]
-        if max(given) >= model.vocab_size:
-            raise ChainError(f"token {max(given)} is not below {model.vocab_size}")
-        num_written, position = len(message.generated), 0
-        if num_written >= message.max_tokens or len(given) >= most:
-            yield GenerateLine(finish="length")
+        """Yield the tokens of an attempt as they come, then how it ended; all workers free what they hold."""
+        number = next(self._numbers) % 2**32
+        limit_s = self.step_limit_s * (len(message.stages) + 1)
+        drive = _Drive(stage, message, number=number, limit_s=limit_s)
+        if drive.key in self.driven:
+            yield GenerateLine(error=f"attempt {message.attempt} of {message.request_id} is already running")
             return
-        steps = deque(
-            [(part, 0) for part in _parts(message.prompt, PROMPT_TOKENS)]
-            + [(part, len(part)) for part in _parts(message.generated, REPLAYED_TOKENS)]
-        )
-        for number in count():
-            if drive.is_aborted:  # between two steps
-                raise ChainError("aborted")
-            given, replayed = steps.popleft()
-            header = StepHeader(
-                request_id=message.request_id,
-                attempt=message.attempt,
-                position=position,
-                step=number,
-                stages=message.stages,
-                first_url=stage.url,
-                kv_tokens=min(len(message.prompt) + message.max_tokens, most),
-                replayed=replayed,
-                is_partial=bool(steps),
-                temperature=message.temperature,
-                seed=message.seed,
-            )
-            token = await self._token(stage, header, given, drive)
-            position += len(given)
-            if token is None:
-                continue
-            if token in message.stop_tokens:
-                yield GenerateLine(finish="stop")
-                return
-            self.num_tokens += 1
-            yield GenerateLine(token=token)
-            num_written += 1
-            if num_written >= message.max_tokens or position + 1 >= most:
-                yield GenerateLine(finish="length")
-                return
-            steps.append(([token], 0))
-
-    async def _token(self, stage: StageRunner, header: StepHeader, given: list[int], drive: _Drive) -> int | None:
-        """Return the token of a step, or raise the ChainError of whichever step of the sequence met it.
-
-        None: of a part of what there is to read, when it has been read everywhere.
-
-        The token is not held up by the answers along the chain: those of earlier steps may still be on their way.
-        """
-        steps, future = drive.steps, asyncio.get_running_loop().create_future()
-        drive.step, drive.token = header.step, future
-        step = asyncio.create_task(stage.step(header, given))
-        steps.add(step)
-        # Longer than any hop waits for the rest of the chain: the worker next to the trouble names it.
-        limit_s = self.step_limit_s * (len(header.stages) + 1)
+        self.driven[drive.key] = self._numbered[number] = drive
         try:
-            async with asyncio.timeout(limit_s):
-                while not future.done() and not (header.is_partial and step.done()):
-                    await asyncio.wait({future, *steps}, return_when=asyncio.FIRST_COMPLETED)
-                    for ended in [each for each in steps if each.done()]:
-                        steps.discard(ended)
-                        ended.result()
-                return None if header.is_partial and not future.done() else int(await future)
-        except TimeoutError:
-            # Whoever comes later would have been named by the one before it.
-            raise ChainError(f"no token within {limit_s:g} s", stage.node_id) from None
+            drive.begin()
+            while True:
+                await drive.has_lines.wait()
+                drive.has_lines.clear()
+                while drive.lines:
+                    line = drive.lines.popleft()
+                    self.num_tokens += line.token is not None
+                    yield line
+                    if line.token is None:
+                        return
+                drive.advance()
+        finally:
+            drive.close()
+            del self.driven[drive.key], self._numbered[number]
+            stage.stop(drive.key)
 
 
 def _parts(tokens: Sequence[int], most: int) -> list[list[int]]:

@@ -26,14 +26,6 @@ class Refused(StrataError):
         self.is_at_fault = is_at_fault
 
 
-class ChainError(StrataError):
-    """A step did not get through the chain of workers. `node_id`: who is suspected."""
-
-    def __init__(self, message: str, node_id: str | None = None) -> None:
-        super().__init__(message)
-        self.node_id = node_id
-
-
 class AttemptKey(NamedTuple):
     """One attempt at a request."""
 
@@ -52,6 +44,11 @@ class StageMaker(Protocol):
 
     def cache(self, max_tokens: int) -> Any:
         """Return the empty cache of a sequence."""
+
+
+ROWS: Final = 8
+"""Rows of every matrix of a decoding step, empty ones included: how sums are rounded depends on how many there
+are, and no token may depend on who is served beside. So many go from stage to stage together (a microbatch)."""
 
 
 class DecodeRow(NamedTuple):
@@ -178,14 +175,6 @@ class Holder:
         self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
         return sequence
 
-    def at(self, key: AttemptKey, now_s: float) -> Sequence:
-        """Return a sequence that is running. Raises Refused where it is not here (any more)."""
-        sequence = self.sequences.get(key)
-        if sequence is None:
-            raise Refused(f"attempt {key.attempt} of {key.request_id} is not running here")
-        sequence.moved_s = now_s
-        return sequence
-
     def end(self, key: AttemptKey) -> None:
         """Free what a sequence holds; one that is not here has ended already."""
         if self.sequences.pop(key, None) is not None:
@@ -198,13 +187,10 @@ class Holder:
             self._stopped.popitem(last=False)
         self.end(key)
 
-    def expire(self, before_s: float, driven: Iterable[AttemptKey] = ()) -> list[AttemptKey]:
-        """End the sequences that have not moved since, but for those driven from here; return them."""
+    def idle(self, before_s: float, driven: Iterable[AttemptKey] = ()) -> list[AttemptKey]:
+        """Return the sequences that have not moved since, but for those driven from here."""
         kept = set(driven)
-        idle = [key for key, sequence in self.sequences.items() if sequence.moved_s < before_s and key not in kept]
-        for key in idle:
-            self.end(key)
-        return idle
+        return [key for key, held in self.sequences.items() if held.moved_s < before_s and key not in kept]
 
     def _tidy(self) -> None:
         used = {id(sequence.held) for sequence in self.sequences.values()}

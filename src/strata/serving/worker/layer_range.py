@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strata.serving.worker.holder import DecodeRow, Draw
+from strata.serving.worker.holder import ROWS, DecodeRow, Draw
 from strata.workload.tiny import Tensor
 
 Activations = NDArray[np.float32]
-
-ROWS: Final = 8
-"""Rows of every matrix of a decoding step, empty ones included: how sums are rounded depends on how many there
-are, and no token may depend on who is served beside."""
 
 
 class LayerRange(ABC):

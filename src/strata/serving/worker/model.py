@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from strata.serving.tokens import VOCAB_SIZE
-from strata.serving.worker.holder import DecodeRow
+from strata.serving.worker.holder import ROWS, DecodeRow
 from strata.serving.worker.kv import KvCache, LayerKv
-from strata.serving.worker.layer_range import ROWS, Activations, LayerRange
+from strata.serving.worker.layer_range import Activations, LayerRange
 from strata.serving.worker.shape import Shape
 from strata.workload.tiny import Size, Tensor, build_layer
 

@@ -19,15 +19,17 @@ from typing import Final
 from starlette.applications import Starlette
 
 from strata.net.server import serve
+from strata.net.tls import client_context
 from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import JoinMessage, node_client
 from strata.serving.worker.agent import Agent
-from strata.serving.worker.app import frame
+from strata.serving.worker.app import body_bytes, frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
 from strata.serving.worker.holder import StageMaker
-from strata.serving.worker.links import HttpGateway, HttpPeers, hops
+from strata.serving.worker.links import HttpGateway
+from strata.serving.worker.peers import Links
 from strata.serving.worker.worker import Worker
 
 DRAIN_S: Final = 30.0
@@ -69,12 +71,19 @@ class _WorkerProcess:
         self.error: BaseException | None = None
         self._settings = settings
         self._client = node_client(settings.token, settings.authority)
+        peers = Links(
+            token=settings.token,
+            fingerprint=settings.model.fingerprint,
+            frame_bytes=body_bytes(settings.model),
+            silence_s=STEP_LIMIT_S,
+            tls=client_context(settings.authority),
+        )
         self.worker = Worker(
             settings.node_id,
             settings.model,
             settings.maker,
             memory_bytes=settings.hardware.memory_bytes,
-            peers=HttpPeers(self._client, node_id=settings.node_id, step_limit_s=STEP_LIMIT_S),
+            peers=peers,
             clock=monotonic,
             in_thread=settings.in_thread,
         )
@@ -89,8 +98,7 @@ class _WorkerProcess:
         )
         self.worker.incarnation = card.incarnation
         self.agent = Agent(
-            card, HttpGateway(self._client, settings.gateway), self.worker,
-            measure=lambda peers: hops(self._client, peers),
+            card, HttpGateway(self._client, settings.gateway), self.worker, measure=peers.hops
         )  # fmt: skip
         self.worker.on_loaded = self.agent.loaded
         self._tasks = TaskSet(self._stopped)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from time import perf_counter
 from typing import Generic, TypeVar
 
 W = TypeVar("W")
@@ -13,68 +14,80 @@ R = TypeVar("R")
 
 
 class Turns(Generic[W, R]):
-    """`work` takes a list, in the executor, and returns as many results.
+    """`work` takes a list, in the executor, and returns as many results, of which `done` is told in the loop.
 
-    kind: what goes together with the first that waits; None goes alone. What waits while others run is what the
-    next turn is made of, so batches grow with the load and nobody waits for one to fill (continuous batching,
-    Orca, OSDI 2022).
+    kind: what goes together with the first that waits, `most` at a time; None goes alone. What waits while others
+    run is what the next turn is made of, so batches grow with the load and nobody waits for one to fill
+    (continuous batching, Orca, OSDI 2022); the next stage begins with one batch while the rest runs here.
+    is_wanted: whether an item whose turn has come is still to be done.
+    done: takes the batch, its results or what `work` raised, and the seconds since the thread was asked.
     """
 
     def __init__(
-        self, work: Callable[[list[W]], list[R]], *, kind: Callable[[W], Hashable], executor: Executor
+        self,
+        work: Callable[[list[W]], list[R]],
+        *,
+        kind: Callable[[W], Hashable],
+        is_wanted: Callable[[W], bool],
+        most: int,
+        executor: Executor,
+        done: Callable[[list[W], list[R] | Exception, float], None],
     ) -> None:
-        self._work, self._kind, self._executor = work, kind, executor
-        self._waiting = deque[tuple[W, asyncio.Future[R]]]()
-        self._task: asyncio.Task[None] | None = None
+        self._work, self._kind, self._is_wanted, self._most = work, kind, is_wanted, most
+        self._executor, self._done = executor, done
+        self._waiting = deque[W]()
+        self._is_running = self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def take(self, item: W) -> R:
-        """Return the result of one item; whatever `work` raises is raised to all that went along."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-        return await future
+    def put(self, item: W) -> None:
+        """Have an item done in its turn."""
+        self._waiting.append(item)
+        if not self._is_running:
+            self._is_running = True
+            asyncio.get_running_loop().call_soon(self._next)  # what comes at the same time goes along
 
-    async def close(self) -> None:
-        """Break off what waits."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        while self._waiting:
-            self._waiting.pop()[1].cancel()
-
-    async def _run(self) -> None:
-        run = asyncio.get_running_loop().run_in_executor
-        try:
-            while batch := self._next():
-                try:
-                    results = await run(self._executor, self._work, [item for item, _ in batch])
-                except Exception as error:
-                    for _, future in batch:
-                        if not future.done():
-                            future.set_exception(error)
-                    continue
-                for (_, future), result in zip(batch, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
-        finally:
-            self._task = None
-
-    def _next(self) -> list[tuple[W, asyncio.Future[R]]]:
-        """Take out the first that is still wanted, and all of its kind."""
-        wanted = [item for item in self._waiting if not item[1].done()]
+    def close(self) -> None:
+        """Forget what waits."""
+        self._is_closed = True
         self._waiting.clear()
-        if not wanted:
+
+    def _next(self) -> None:
+        if not (batch := self._batch()):
+            self._is_running = False
+            return
+        loop, start = asyncio.get_running_loop(), perf_counter()
+
+        def ended(future: Future[list[R]]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._ended, batch, future, start)
+
+        self._executor.submit(self._work, batch).add_done_callback(ended)
+
+    def _ended(self, batch: list[W], future: Future[list[R]], start: float) -> None:
+        try:
+            if not self._is_closed:
+                error = future.exception()
+                if isinstance(error, Exception):
+                    self._done(batch, error, perf_counter() - start)
+                else:
+                    self._done(batch, future.result(), perf_counter() - start)
+        finally:
+            self._next()
+
+    def _batch(self) -> list[W]:
+        """Take out the first that is still wanted, and the next of its kind; none where there is none."""
+        while self._waiting and not self._is_wanted(self._waiting[0]):
+            self._waiting.popleft()
+        if not self._waiting:
             return []
-        first = wanted[0]
-        kind = self._kind(first[0])
-        if kind is None:
-            self._waiting.extend(wanted[1:])
-            return [first]
-        batch = list[tuple[W, asyncio.Future[R]]]()
-        for item in wanted:
-            (batch if self._kind(item[0]) == kind else self._waiting).append(item)
+        batch = [self._waiting.popleft()]
+        kind = self._kind(batch[0])
+        others = list[W]()
+        while kind is not None and self._waiting and len(batch) < self._most:
+            item = self._waiting.popleft()
+            if self._is_wanted(item):
+                (batch if self._kind(item) == kind else others).append(item)
+        self._waiting.extendleft(reversed(others))
         return batch

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing
 from typing import Final
 
 from strata.clock import Clock
@@ -14,8 +13,9 @@ from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
-from strata.serving.worker.holder import AttemptKey, ChainError, Holder, StageMaker
-from strata.serving.worker.links import HttpPeers
+from strata.serving.worker.holder import AttemptKey, Holder, StageMaker
+from strata.serving.worker.incoming import Incoming
+from strata.serving.worker.peers import Links
 from strata.serving.worker.stage import StageRunner
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Worker:
         maker: StageMaker,
         *,
         memory_bytes: float,
-        peers: HttpPeers,
+        peers: Links,
         clock: Clock,
         slots: int = SLOTS,
         step_limit_s: float = STEP_LIMIT_S,
@@ -102,49 +102,41 @@ class Worker:
             log.info("plan %d: %d layers made, ready", version, len(made))
             await self.on_loaded(version)
 
-    async def generate(self, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
+    def generate(self, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Drive an attempt; however it ends, the other workers of its route free what they hold of it."""
-        key = AttemptKey(message.request_id, message.attempt)
-        if key in self.driver.driven:
-            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} is already running")
-            return
-        try:
-            async with aclosing(self.driver.generate(self.stage, message)) as lines:
-                async for line in lines:
-                    yield line
-        finally:
-            for url in {stage.url for stage in message.stages[1:]} - {self.stage.url}:
-                self.tasks.start(self._abort_there(url, key))
+        return self.driver.generate(self.stage, message)
+
+    def incoming(self) -> Incoming:
+        """Return what takes steps from another worker's connection."""
+        return Incoming(self.stage, frame_bytes=self.peers.frame_bytes, frame_s=self._step_limit_s)
 
     def abort(self, key: AttemptKey) -> None:
-        """Stop an attempt and free what it holds here; one that is driven from here ends everywhere."""
+        """Stop an attempt and free what it holds, here and at the workers after."""
         if key in self.driver.driven:
             self.driver.abort(key)
         else:
-            self.holder.stop(key)
-
-    async def _abort_there(self, url: str, key: AttemptKey) -> None:
-        try:
-            await self.peers.abort(url, key)
-        except ChainError as fault:  # it is gone, or its lease will end it
-            log.info("attempt %d of %s: %s", key.attempt, key.request_id, fault)
+            self.stage.stop(key)
 
     def expire(self) -> list[AttemptKey]:
-        """End orphans; return them."""
-        return self.holder.expire(self._clock() - self._lease_s, self.driver.driven)
+        """End orphans; return them. End what waits for layers that hang."""
+        self.stage.fail_late(self._clock() - self._step_limit_s, self._step_limit_s)
+        orphans = self.holder.idle(self._clock() - self._lease_s, self.driver.driven)
+        for key in orphans:
+            self.stage.end(key)
+        return orphans
 
     async def expire_forever(self) -> None:
         """End orphans as long as the worker lives."""
         while True:
-            await asyncio.sleep(self._lease_s / 4)
+            await asyncio.sleep(min(self._lease_s, self._step_limit_s) / 4)
             for key in self.expire():
                 log.warning("attempt %d of %s did not move for %g s", key.attempt, key.request_id, self._lease_s)
 
     async def close(self) -> None:
         """Break off what is still running in the background."""
         await self.tasks.close()
-        await self.driver.close()
-        await self.stage.close()
+        self.stage.close()
+        await self.peers.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
