@@ -19,7 +19,7 @@ import httpx
 from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.connections import EngineAnswer, EngineConnections
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Writer
-from strata.serving.gateway.relay import EngineFailed, Relay, usage_of
+from strata.serving.gateway.relay import EngineFailed, Relay, error_of, usage_of
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch
 from strata.serving.request import RequestSignal
@@ -141,13 +141,13 @@ class Engines(BackendClient):
     async def _refused(self, answer: EngineAnswer, node_id: str, attempt: int) -> AttemptResult:
         """Return an engine's refusal in its own words; it is alive, and another one may accept."""
         status, body = answer.status_code, await _document(answer)
-        is_passing = status >= 500 or status in (408, 429)
+        is_passing = (status >= 500 and status != 501) or status in (408, 429)
         refusal = ApiError(
             status,
             f"the engine answered {status}",
             "engine-failed" if is_passing else "engine-refused",
             retry_after_s=_seconds(answer.headers.get("retry-after")),
-            body=body if _is_error(body) else None,
+            body=error_of(body),
         )
         if is_passing:
             await self._sleep(BUSY_S * 2 ** (attempt - 1))
@@ -203,15 +203,6 @@ def _take_document(stream: RequestStream, body: bytes) -> None:
         body = json.dumps(writer.relayed(answer, is_chunk=False)).encode()
     stream.put(body)
     stream.note_token()
-
-
-def _is_error(body: bytes) -> bool:
-    """Return whether a body has the form of OpenAI's errors."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return False
-    return isinstance(answer, dict) and "error" in answer
 
 
 def _seconds(text: str | None) -> float | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from strata.net.http import error_body, kind_of
 
@@ -88,8 +88,14 @@ class Usage:
         return asdict(self) | {"total_tokens": self.num_tokens}
 
 
-Tokens = Annotated[int, Field(ge=0, le=10**7)]
-Token = Annotated[int, Field(ge=0, lt=2**31)]
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE: Final = BeforeValidator(_whole)
+"""An integer is as JSON has it: 3.0 is one."""
+Tokens = Annotated[int, Field(ge=0, le=10**7), WHOLE]
+Token = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 
 
 class _Entry(BaseModel):
@@ -110,14 +116,14 @@ class GenerationRequest(_Entry):
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
     stop: str | list[str] | None = None
     max_tokens: Tokens | None = None
-    n: Annotated[int, Field(ge=1, le=10**4)] | None = None
+    n: Annotated[int, Field(ge=1, le=10**4), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=200)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000), WHOLE] | None = None
 
     @property
     @abstractmethod

@@ -30,6 +30,7 @@ REFUSALS: Final = {
     "413": "The body is too large.",
     "429": "Too many requests; `Retry-After` says when to come again.",
     "500": "A fault of the gateway or of an engine.",
+    "501": "The engine does not have this endpoint.",
     "502": "An engine was lost in the middle of its answer.",
     "503": "It cannot be served now.",
     "504": "There was no answer in time.",
@@ -65,7 +66,7 @@ def document(kinds: Mapping[type[GenerationRequest], str]) -> dict[str, Any]:
 
 
 def _responses(schema: Any, *, is_streamed: bool = False) -> dict[str, Any]:
-    content = _json(schema) | ({"text/event-stream": {"schema": {"type": "string"}}} if is_streamed else {})
+    content = _json(schema) | ({"text/event-stream": {}} if is_streamed else {})
     refusals = {
         status: {"description": text, "content": _json({"$ref": SCHEMAS + "Error"})}
         for status, text in REFUSALS.items()

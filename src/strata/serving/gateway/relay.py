@@ -65,7 +65,7 @@ class Relay:
         if not isinstance(chunk, dict):
             raise ValueError("an event is no object")
         if "error" in chunk:
-            raise EngineFailed(ApiError(502, "the engine failed", "engine-failed", body=payload))
+            raise EngineFailed(ApiError(502, "the engine failed", "engine-failed", body=error_of(payload)))
         stream, is_changed = self.stream, False
         choices = [choice for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         if choices:
@@ -134,3 +134,20 @@ def usage_of(answer: dict[str, Any]) -> Usage | None:
         return None
     read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return Usage(read, written) if isinstance(read, int) and isinstance(written, int) else None
+
+
+def error_of(body: bytes) -> bytes | None:
+    """Return what an engine said in the form of OpenAI's errors, whose code is a text; None where it said none."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return None
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict):
+        return None
+    code = error.get("code")
+    error |= {"message": str(error.get("message", "")), "type": str(error.get("type") or "engine_error")}
+    error |= {"param": error.get("param"), "code": None if code is None else str(code)}
+    return json.dumps({"error": error}).encode()
