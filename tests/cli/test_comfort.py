@@ -29,7 +29,8 @@ def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[str
         yield context.command_path, command
 
 
-COMMANDS = dict(leaves(cli, click.Context(cli, info_name="strata", **cli.context_settings)))
+STRATA = click.Context(cli, info_name="strata", **cli.context_settings)
+COMMANDS = dict(leaves(cli, STRATA))
 
 
 def examples(command: click.Command) -> list[str]:
@@ -38,18 +39,17 @@ def examples(command: click.Command) -> list[str]:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_help_has_an_example_whose_options_there_are(path):
+def test_help_has_an_example_that_the_command_takes(path):
     typed = examples(COMMANDS[path])
     assert any(line.startswith(path) for line in typed)
     for line in typed:
         words = shlex.split(line, comments=True)
-        words = words[: next((i for i, word in enumerate(words) if word in ("|", ">", "&", "--")), len(words))]
+        words = words[: next((i for i, word in enumerate(words) if word in ("|", ">", "&")), len(words))]
         name = max((known for known in COMMANDS if " ".join(words).startswith(known)), key=len, default=None)
         if name is None:  # a group that is a command itself
             continue
-        known = {flag for option in COMMANDS[name].params for flag in (*option.opts, *option.secondary_opts)}
-        flags = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:2].isdigit()}
-        assert flags <= known | {"--help"}, line
+        # Below strata's own context: a command remembers what its help is called where it was asked first.
+        COMMANDS[name].make_context(name, words[len(name.split()) :], parent=STRATA)
 
 
 def completed(*words: str, incomplete: str = "") -> list[str]:

@@ -117,7 +117,7 @@ def init(
     """Begin a roll-out called NAME. Nothing changes until a launcher calls `next`.
 
     \b
-    strata host rollout init pinning --metric step_time_s --aa-pairs 6 --ab-pairs 12
+    strata host rollout init pinning --unit step-time --metric step_time_s --aa-pairs 8 --ab-pairs 12
     """
     from strata.host.rollout.rollout import RolloutPlan, Rules, Unit
 
@@ -145,7 +145,7 @@ def change(
     """Include more jobs, exclude some, or stop a roll-out at once.
 
     \b
-    strata host rollout change pinning --share 50%
+    strata host rollout change pinning --share 0.5
     strata host rollout change pinning --stop
     """
     from strata.host.rollout.rollout import Rules
@@ -197,7 +197,7 @@ def next_(
     """Print the policy that an attempt about to start should run under: baseline or candidate.
 
     \b
-    strata host rollout next pinning --job train-17 --model llama
+    strata host rollout next pinning --job train-17 --attempt 0 --model llama
     """
     from strata.host.rollout.judge import judge, next_policy
 
@@ -237,7 +237,7 @@ def add(
     """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out.
 
     \b
-    strata host rollout add pinning --job train-17 --config B --value 1.93
+    strata host rollout add pinning --job train-17 --attempt 0 --policy baseline --value 1.93
     """
     from strata.host.rollout.judge import judge
     from strata.host.rollout.measures import measure
