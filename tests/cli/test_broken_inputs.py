@@ -270,6 +270,7 @@ def check_answered(folder, capsys, name, call, content):
 
 ONCE_BROKE: Final = [
     ("plan.json", ("explain", "FILE", "--why-not", "East"), ("reasons", 0, "subject"), None),
+    ("snapshot.json", ("kube", "why", "job/train", "--snapshot", "FILE"), (), "[]"),
     ("plan.json", ("explain", "FILE"), ("baselines", "best_single_domain", "found"), "false"),
     ("plan.json", ("report", "FILE"), ("baselines", "best_single_domain", "name"), None),
     ("serving-plan.json", ("report", "FILE"), ("figures",), "null"),

@@ -50,7 +50,7 @@ def why(
         raise click.UsageError("name a pod, KIND/NAME, or a file by -f")
     else:
         cache, objects = look(snapshots, kubeconfig, context)
-    explanation = answer(cache, objects, target, namespace=namespace)
+    explanation = answer(cache, objects, target, namespace=namespace, source=", ".join(snapshots))
     emit(_data(explanation), output, _show(explanation))
 
 

@@ -40,13 +40,13 @@ class Answer:
     is_managed: bool = True
 
 
-def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str) -> Answer:
-    """Return the answer for `NAME` (a pod) or `KIND/NAME`.
+def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str, source: str = "") -> Answer:
+    """Return the answer for `NAME` (a pod) or `KIND/NAME`. source: the files the objects are from, for errors.
 
     Changes `cache`: what is decided now is decided as if the subject had no places yet. Raises UsageError for what
     is not there, BadFile for what asks for nothing, or for what contradicts itself.
     """
-    kind, obj = target_object(objects, target, namespace)
+    kind, obj = target_object(objects, target, namespace, source=source)
     if kind == kinds.COMPUTE_CLAIM:
         owner: Mapping[str, Any] = next(iter(kinds.meta(obj).get("ownerReferences") or ()), {})
         subject = "/".join((str(owner.get("kind", kind.kind)), namespace, str(owner.get("name", name_of(obj)))))
@@ -123,7 +123,7 @@ def _claims(objects: Objects) -> dict[str, Object]:
     return {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]}
 
 
-def target_object(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
+def target_object(objects: Objects, target: str, namespace: str, *, source: str = "") -> tuple[ObjectKind, Object]:
     """Return the object that `NAME` (a pod) or `KIND/NAME` is. Raises UsageError where there is none."""
     word, slash, name = target.partition("/")
     if not slash:
@@ -135,7 +135,7 @@ def target_object(objects: Objects, target: str, namespace: str) -> tuple[Object
     here = {name_of(obj): obj for obj in objects[kind] if namespace_of(obj) == namespace}
     if name not in here:
         raise UsageError(
-            f"there is no {kind.kind} {name!r} in namespace {namespace}",
+            f"{source and f'{source}: '}there is no {kind.kind} {name!r} in namespace {namespace}",
             hint=_elsewhere(objects[kind], name, here),
         )
     return kind, here[name]
