@@ -49,6 +49,7 @@ def limits_that_bind(rng, job, reports) -> Limits:
 
 @examples(30)
 @given(st.integers(0, 10**6), st.sampled_from(list(Objective)))
+@example(699, Objective.TIME)
 def test_the_exact_planner_equals_brute_force(seed, objective):
     rng = np.random.default_rng(seed)
     small, asked = small_case(
@@ -66,9 +67,12 @@ def test_the_exact_planner_equals_brute_force(seed, objective):
     if answer.best is None:
         return
     best = min(score_report(asked, answer.scales, report) for report in kept)
-    assert best - 1e-9 * abs(best) <= answer.best.score <= best + TOLERANCE * abs(best)
+    assert answer.best.score <= best + TOLERANCE * abs(best)
     assert answer.search.bound <= best + 1e-9 * abs(best)
-    # Of shared batches not every split is known here: what none of them beats may leave a gap.
+    # Of shared batches one sharing a way and group is known here. The search builds closer ones: its plan may be
+    # better, and what none of them beats may leave a gap.
+    if len(answer.best.plan.pipelines) == 1:
+        assert answer.best.score >= best - 1e-9 * abs(best)
     assert answer.search.gap >= 0
     if len(answer.problem.fleet.domains) == 1:
         assert answer.search.gap <= TOLERANCE
