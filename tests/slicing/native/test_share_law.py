@@ -10,9 +10,12 @@ from tests.slicing.fake_accelerators import find_compiler
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc")
 
 KERNELS_OF_SECONDS = "199 x 50 us and 2 s, wait"
+FRUGAL = {"20 us every 84 us": 0.238, "800 us every 5.1 ms": 0.157}
+"""Programs that are given 30 % and use less: how much, where nobody marks their launches."""
 PAST_A_TURN = "23 x 0.1 ms beside 10 us-40 ms"
 SWITCHING = 0.075
 """What a device loses that goes from one context to the other and back, turn by turn: measured on an H200."""
+MOST_OF_TWO = (1 - SWITCHING) / 2
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,9 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
     off = {
         (one.case, one.requested): (one.got_10_s, one.least_10_s, one.most_10_s)
         for one in kept
-        if max(one.most_10_s - one.requested, one.requested - one.least_10_s) > 0.05
-        and "24 %" not in one.case
-        and one.case not in (KERNELS_OF_SECONDS, PAST_A_TURN)
+        if max(one.most_10_s - one.requested, min(one.requested, MOST_OF_TWO) - one.least_10_s) > 0.05
+        and (one.case, one.requested) != ("host-bound", 0.7)  # which is more than it uses
+        and one.case not in (*FRUGAL, KERNELS_OF_SECONDS, PAST_A_TURN)
     }
     assert off == {}
 
@@ -60,9 +63,18 @@ def test_work_that_is_under_way_at_a_look_is_charged_whole(played):
     assert got(played, "0.2 or 20 ms, never wait") == [pytest.approx(0.3, abs=0.015)]
 
 
-def test_a_program_that_uses_less_than_its_share_is_not_held_up(played):
-    (sparse,) = (one for one in played if "24 %" in one.case)
-    assert (sparse.got_40_s, sparse.longest_wait_s) == (pytest.approx(0.238, abs=0.002), 0)
+@pytest.mark.parametrize("case", FRUGAL)
+def test_a_program_that_uses_less_than_its_share_is_not_held_up(played, case):
+    """One that reads its next batch between steps got 4.7 %: from the last mark to the next was work."""
+    (one,) = (one for one in played if one.case == case)
+    assert (one.got_40_s, one.longest_wait_s) == (pytest.approx(FRUGAL[case], abs=0.01), 0)
+
+
+def test_a_device_that_waits_for_launches_is_not_taken_to_be_at_work(played):
+    """On an H100 a trainer of such kernels got 24 % for 30, and marks around each launch made it 27 % slower."""
+    alone, third, most = got(played, "host-bound")
+    assert third == pytest.approx(0.3, abs=0.01)
+    assert 0.9 * alone <= most <= alone < 0.7
 
 
 def test_no_launch_waits_longer_than_a_quarter_of_a_second(played):
@@ -70,7 +82,7 @@ def test_no_launch_waits_longer_than_a_quarter_of_a_second(played):
 
 
 def test_time_that_nobody_wants_is_lent_and_taken_back(played):
-    assert got(played, "lent: alone") == [pytest.approx(1, abs=0.01)]
+    assert got(played, "lent: alone") == [pytest.approx(0.985, abs=0.01)]  # the rest are launches after waits
     first, second = got(played, "lent: taken back")
     assert first == pytest.approx(0.3, abs=0.05)
     assert 0.7 - SWITCHING <= second <= 0.75

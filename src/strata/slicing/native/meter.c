@@ -1,7 +1,11 @@
 #include "meter.h"
 
-#define PAUSE_NS 20000u     /* longer than between launches in a row */
 #define MOST_UNCOVERED 16u
+#define MOST_SKIPPED 10u   /* without a mark, of a program that the device waits for: two cost a launch 11 us on an H100 */
+#define SHORT_NS 50000u    /* launches so short, and so soon behind each other, that marks would slow the program down */
+#define SOON_NS 100000u
+#define REMEMBERS 64       /* launches that an average goes back */
+#define RECORDED_NS 5000u  /* from the record of a mark to an idle device's reaching it */
 
 enum { NOT_READY = 600 };
 
@@ -23,11 +27,12 @@ static void forget(struct meter *meter, void *context) {
             end(meter->marks[number].event);
         meter->marks[number].event = NULL;
     }
-    meter->head = meter->tail = meter->uncovered = 0;
+    meter->head = meter->tail = 1; // no mark has the number 0
+    meter->idle = meter->uncovered = 0;
     meter->context = context;
 }
 
-static bool put(struct meter *meter, void *stream, bool is_begin) {
+static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
     int (*make)(void **, unsigned) = (int (*)(void **, unsigned))quota_call(&create);
     int (*tell)(void *, void *) = (int (*)(void *, void *))quota_call(&record);
     struct mark *mark = mark_at(meter, meter->head);
@@ -42,28 +47,60 @@ static bool put(struct meter *meter, void *stream, bool is_begin) {
         return false;
     mark->stream = stream;
     mark->recorded_ns = quota_now_ns();
-    mark->is_begin = is_begin;
+    mark->launch_ns = 0;
+    mark->launches = meter->uncovered;
+    mark->is_late = is_late;
+    mark->is_idle = is_idle;
+    meter->uncovered = 0;
     meter->head++;
     return true;
 }
 
+static uint64_t span_ns(struct meter *meter, uint32_t from, uint32_t to) {
+    int (*between)(float *, void *, void *) = (int (*)(float *, void *, void *))quota_call(&elapsed);
+    float ms = 0;
+    bool is_known = between && between(&ms, mark_at(meter, from)->event, mark_at(meter, to)->event) == 0 && ms > 0;
+    return is_known ? (uint64_t)((double)ms * 1e6) : 0;
+}
+
+/* Whether the device was still at work when this mark was recorded, and so reached it later. */
+static bool was_busy(struct meter *meter, uint32_t number) {
+    if (!meter->idle || meter->head - meter->idle > METER_MARKS)
+        return false;
+    uint64_t reached_ns = mark_at(meter, meter->idle)->recorded_ns + span_ns(meter, meter->idle, number);
+    return reached_ns > mark_at(meter, number)->recorded_ns + RECORDED_NS;
+}
+
+/* What the device did between a mark, which is over, and the one before. */
+static uint64_t worked_ns(struct meter *meter, uint32_t number) {
+    struct mark *mark = mark_at(meter, number), *before = mark_at(meter, number - 1);
+    if (mark->is_idle && !was_busy(meter, number)) // others' turns make an idle program's mark wait, too
+        meter->idle = number;
+    if (!mark->launches)
+        return 0;
+    uint64_t span = span_ns(meter, number - 1, number), average = mark->launches * meter->average_ns;
+    if (mark->is_late && was_busy(meter, number))
+        mark->launch_ns = 0;
+    else if (mark->is_late)
+        return span < average ? span : average;
+    span -= span < before->launch_ns ? span : before->launch_ns;
+    if (before->is_idle)
+        meter->average_ns += ((int64_t)span - (int64_t)meter->average_ns) / REMEMBERS;
+    return span;
+}
+
 uint64_t meter_collect(struct meter *meter) {
     int (*ask)(void *) = (int (*)(void *))quota_call(&query);
-    int (*between)(float *, void *, void *) = (int (*)(float *, void *, void *))quota_call(&elapsed);
     uint64_t worked = 0;
-    while (ask && between && meter->tail != meter->head) {
-        struct mark *mark = mark_at(meter, meter->tail);
-        int result = ask(mark->event);
-        float ms = 0;
+    while (ask && meter->tail != meter->head) {
+        int result = ask(mark_at(meter, meter->tail)->event);
         if (result == NOT_READY)
             break;
         if (result != 0) {
             forget(meter, NULL);
             break;
         }
-        if (!mark->is_begin && between(&ms, mark_at(meter, meter->tail - 1)->event, mark->event) == 0 && ms > 0)
-            worked += (uint64_t)((double)ms * 1e6);
-        meter->tail++;
+        worked += worked_ns(meter, meter->tail++);
     }
     if (!worked)
         return 0;
@@ -75,39 +112,52 @@ uint64_t meter_collect(struct meter *meter) {
     return worked;
 }
 
+static void cover(struct meter *meter, bool is_late) {
+    if (meter->uncovered)
+        put(meter, meter->stream, is_late, false);
+}
+
 void meter_cover(struct meter *meter) {
-    if (meter->uncovered && put(meter, meter->stream, false))
-        meter->uncovered = 0;
+    cover(meter, true);
 }
 
 bool meter_before(struct meter *meter, void *stream, void *context) {
     uint64_t now = quota_now_ns();
     if (context != meter->context)
         forget(meter, context);
-    meter->is_after_pause = now - meter->launched_ns > PAUSE_NS;
+    bool is_soon = now - meter->launched_ns < SOON_NS;
     meter->launched_ns = now;
-    if (stream != meter->stream || meter->is_after_pause)
-        meter_cover(meter);
-    bool is_dry = meter->uncovered == 0 && meter->tail == meter->head;
-    if (is_dry && now > meter->charged_ns)
+    bool is_idle = meter_is_idle(meter), is_over = meter->tail == meter->head;
+    if (is_idle && now > meter->charged_ns)
         meter->charged_ns = now;
+    if (!is_over && stream != meter->stream)
+        meter_cover(meter);
+    meter->is_begun = false;
+    if (is_over && is_soon && stream == meter->stream && meter->uncovered < meter->skips)
+        return is_idle;
     // With nothing behind the last mark and that not over, the device goes straight on to this launch.
-    if (is_dry || (stream != meter->stream && !meter->uncovered))
-        put(meter, stream, true);
+    meter->is_begun = (is_over || (stream != meter->stream && !meter->uncovered)) && put(meter, stream, true, is_idle);
     meter->stream = stream;
-    return is_dry;
+    return is_idle;
 }
 
 void meter_after(struct meter *meter, bool is_long) {
+    struct mark *last = mark_at(meter, meter->head - 1);
+    if (meter->is_begun) {
+        last->launch_ns = quota_now_ns() - last->recorded_ns;
+        // At random, or a loop's same kernel would always be the one that is measured.
+        meter->random = meter->random * 1664525u + 1013904223u;
+        meter->skips = last->is_idle && meter->average_ns < SHORT_NS ? (meter->random >> 8) % (MOST_SKIPPED + 1) : 0;
+    }
     meter->uncovered++;
-    if (is_long || meter->is_after_pause || meter->uncovered >= MOST_UNCOVERED)
-        meter_cover(meter);
+    if (is_long || meter->is_begun || meter->uncovered >= MOST_UNCOVERED)
+        cover(meter, false);
 }
 
 uint64_t meter_queued_since_ns(const struct meter *meter, void *stream) {
     for (uint32_t number = meter->tail; number != meter->head; number++) {
         const struct mark *mark = &meter->marks[number % METER_MARKS];
-        if (mark->stream == stream && !mark->is_begin)
+        if (mark->stream == stream && mark->launches)
             return mark->recorded_ns;
     }
     return 0;

@@ -1,9 +1,11 @@
 /* How long a device was at work for this process, by the driver's events.
  *
  * An event behind a launch marks when it ended; from one mark of a stream to the next the device was at work, unless
- * the stream had run dry: then another mark before the launch says when work began again. Launches in quick succession
- * share a mark; a launch after a pause has one of its own, and before the program waits for the device the last launches
- * get theirs. So no kernel's time is taken for another's.
+ * the stream had run dry: then another mark before the launch says when work began again. While the device is behind the
+ * program, launches share a mark. Once the last mark is over, or the program did something else, those that no mark covers
+ * may be over too, nobody knows since when: unless the next mark was reached later than it was recorded, which shows that
+ * they still ran, they are charged what launches take on the average. Of short launches that the device waits for, again
+ * and again, some at random have no mark at all, since marks cost the program more than its launches.
  */
 #ifndef STRATA_QUOTA_METER_H
 #define STRATA_QUOTA_METER_H
@@ -15,16 +17,22 @@
 struct mark {
     void *event, *stream;
     uint64_t recorded_ns;
-    bool is_begin;
+    uint64_t launch_ns; /* what the call of the launch behind it took, if the device waited for that */
+    uint32_t launches;  /* since the mark before */
+    bool is_late;       /* recorded some time behind them: the device may have run dry meanwhile */
+    bool is_idle;       /* nothing was under way: reached at once */
 };
 
 struct meter {
     _Atomic uint32_t lock;
-    uint32_t head, tail;  /* marks in use: [tail, head) are not known to be over */
-    uint32_t uncovered;   /* launches behind the last mark */
-    bool is_after_pause;
+    uint32_t head, tail; /* marks in use: [tail, head) are not known to be over */
+    uint32_t idle;       /* the last that found the device idle: reached when it was recorded; 0: none */
+    uint32_t uncovered;  /* launches behind the last mark */
+    uint32_t skips, random; /* skips: so many may have no mark */
+    bool is_begun;       /* the launch that is being made has a mark before it */
     void *context, *stream;
     uint64_t launched_ns, charged_ns;
+    uint64_t average_ns; /* a launch's time */
     struct mark marks[METER_MARKS];
 };
 

@@ -1,8 +1,8 @@
 """Keeps the device at work for some seconds with kernels of given lengths, and says for how long it was.
 
 Words: turns of a loop that the device makes in a microsecond (0: measure and say it), seconds, then microseconds
-of each kernel of a round, as 20x100 or 2000000. A round ends with a wait. Turns are counted, not time, since a
-kernel's clock goes on while another tenant has its turn."""
+of each kernel of a round, as 20x100 or 2000000; +15: the program computes so long after each launch. A round ends
+with a wait. Turns are counted, not time, since a kernel's clock goes on while another tenant has its turn."""
 
 import ctypes
 import sys
@@ -47,8 +47,11 @@ def main() -> None:
     if float(sys.argv[1]) == 0:
         say(per_us=measure(launch))
         return
-    per_us, seconds, spans = float(sys.argv[1]), float(sys.argv[2]), []
+    per_us, seconds, spans, computes_s = float(sys.argv[1]), float(sys.argv[2]), [], 0.0
     for word in sys.argv[3:]:
+        if word.startswith("+"):
+            computes_s = float(word) / 1e6
+            continue
         count, _, span = word.rpartition("x")
         spans += [int(span)] * int(count or 1)
     begun, worked_us, longest_s = time.monotonic(), 0, 0.0
@@ -56,7 +59,10 @@ def main() -> None:
         for span in spans:
             at = time.monotonic()
             launch(max(1, int(per_us * span)))
-            longest_s = max(longest_s, time.monotonic() - at)
+            launched = time.monotonic()
+            longest_s = max(longest_s, launched - at)
+            while time.monotonic() - launched < computes_s:
+                pass
         check("cuCtxSynchronize")
         worked_us += sum(spans)
     say(share=worked_us / 1e6 / (time.monotonic() - begun), longest_launch_s=longest_s)
