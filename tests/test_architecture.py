@@ -61,6 +61,42 @@ def test_no_room_is_too_large():
     assert sum(lines.values()) <= LARGEST_SOURCE_LINES
 
 
+CALLED_BY_OTHERS = {
+    "markdown",  # docs/generate.py
+    "read_runs",  # benchmarks/fit_kernels.py
+    "GreedyLayerAllocator", "DynamicProgrammingLayerAllocator",  # names of design brief 003
+    "__getattr__", "__dir__",  # the interpreter
+}  # fmt: skip
+
+
+def _mentions(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file uses, in strings too: commands and kinds of files are loaded by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            yield from node.value.replace(":", ".").split(".")
+
+
+def _is_called_by_its_group(node: ast.AST) -> bool:
+    decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+    return any(".command(" in text and not text.startswith("click.") for text in decorators)
+
+
+def test_every_function_and_class_of_a_module_has_a_caller():
+    used = CALLED_BY_OTHERS | {name for file in _modules().values() for name in _mentions(_parsed(file))}
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    idle = {
+        f"{name}.{node.name}"
+        for name, file in _modules().items()
+        for node in _parsed(file).body
+        if isinstance(node, kinds) and node.name not in used and not _is_called_by_its_group(node)
+    }
+    assert idle == set(), "nothing in src calls this; what only tests need stands in tests"
+
+
 def test_the_name_of_a_public_class_means_one_thing_in_a_room():
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, file in _modules().items():

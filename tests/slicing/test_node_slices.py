@@ -11,8 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from strata.cli.main import cli
+from strata.cli.slices_export import export
 from strata.net.metrics import render
-from strata.slicing.node_slices import PODS, NodeSliceMetrics, find_slices
+from strata.slicing.node_slices import NodeSliceMetrics, find_slices
 from tests import ROOT
 from tests.slicing.ledger_builders import MIB, Ledger
 
@@ -124,6 +125,7 @@ def test_the_exporter_reads_the_kubelets_folder_and_has_no_other_right():
     (mount,), (volume,) = container["volumeMounts"], spec["volumes"]
     assert mount["readOnly"] is True
     assert mount["mountPropagation"] == "HostToContainer"
-    assert mount["mountPath"] == volume["hostPath"]["path"] == str(PODS)
+    usual = next(param.default for param in export.params if param.name == "pods")
+    assert mount["mountPath"] == volume["hostPath"]["path"] == str(usual)
     told = CliRunner().invoke(cli, [*container["args"][:2], "--help"]).output
     assert {word for word in container["args"] if word.startswith("--")} <= set(told.split())

@@ -20,8 +20,6 @@ from strata.fleet.slices import CONTAINER
 from strata.net.metrics import Registry, Values, read_counter, read_gauge
 from strata.slicing.ledger_directory import visible_ledgers
 
-PODS: Final = Path("/var/lib/kubelet/pods")
-"""Where the kubelet keeps its pods' volumes."""
 MOST_SLICES: Final = 4096
 _LEDGER: Final = "volumes/kubernetes.io~empty-dir/strata-ledger/quota.ledger"
 _TOLD: Final = "volumes/kubernetes.io~downward-api/strata-limits"

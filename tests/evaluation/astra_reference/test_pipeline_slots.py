@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.evaluation.astra_reference.pipeline_slots import (
-    astra_compatible_step,
     pipeline_ns,
     warmups,
 )
 from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.groups import path
 from strata.simulate.compat.network import Dimension, Topology
+from tests.evaluation.astra_reference.steps import astra_compatible_step
 
 MS = 10**6
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.host.policy.lint.conditions import fault
-from strata.host.policy.logic import KNOWN, contradiction, covers, holds, implies, is_always, leave_none
+from strata.host.policy.logic import HOLDS, contradiction, covers, holds, implies, is_always, leave_none
 from strata.host.policy.policy import Match
 from tests.host.builders import thread
 
@@ -15,10 +15,10 @@ WORDS = st.text("ab/", max_size=3)
 NICES = st.integers(-22, 21)
 IDS = st.integers(1, 3)
 VALUES = {
-    **{kind: WORDS for kind in KNOWN if kind.startswith(("Cgroup", "Comm", "Pcomm"))},
+    **{kind: WORDS for kind in HOLDS if kind.startswith(("Cgroup", "Comm", "Pcomm"))},
     "CmdJoin": st.text("ab", min_size=1, max_size=3),
-    **{kind: NICES for kind in KNOWN if kind.startswith("Nice")},
-    **{kind: IDS for kind in KNOWN if kind.endswith("IDEquals")},
+    **{kind: NICES for kind in HOLDS if kind.startswith("Nice")},
+    **{kind: IDS for kind in HOLDS if kind.endswith("IDEquals")},
     "IsGroupLeader": st.booleans(),
 }
 MATCHES = st.one_of(*(st.builds(Match, st.just(kind), values) for kind, values in sorted(VALUES.items())))
@@ -42,7 +42,7 @@ def fits(block, one):
 
 
 def test_every_condition_that_proc_can_answer_is_tried():
-    assert set(VALUES) == KNOWN
+    assert set(VALUES) == HOLDS.keys()
 
 
 @given(MATCHES, MATCHES, THREADS)

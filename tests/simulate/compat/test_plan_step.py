@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from strata.errors import UsageError
-from strata.evaluation.astra_reference.pipeline_slots import astra_compatible_step
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra import chakra
 from strata.simulate.astra.chakra import Node, NodeType
@@ -15,6 +14,7 @@ from strata.simulate.astra.lower import Refused, lower
 from strata.simulate.compat.plan_step import astra_compatible_plan, finish_ns
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.evaluation.astra_reference.steps import astra_compatible_step
 from tests.support.builders import domain, fleet, job
 
 MODEL = StepModel(fleet(domain("a", 16), domain("b", 16), domain("c", 16)), job())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from strata.errors import UsageError
 from strata.simulate.astra.chakra import Node, NodeType, Value
-from strata.simulate.compat.network import FifoLink, Path
+from strata.simulate.compat.network import Path
 from strata.simulate.compat.slots import play
 from strata.simulate.order import StageWork, in_turn
 from strata.simulate.timeline import SpanKind
@@ -75,37 +75,3 @@ def _trace(rank: int, stages: int, work: Sequence[StageWork], forward_us: int, b
             attrs = message(rank, rank + step, item)
             nodes.append(Node(len(nodes), NodeType.COMM_SEND, data_deps=previous, attrs=attrs))
     return nodes
-
-
-def astra_compatible_step(
-    *,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    message_bytes: Sequence[float],
-    bandwidth_bytes_per_s: Sequence[float],
-    latency_s: Sequence[float],
-    microbatches: int,
-    order: str | Sequence[int] = "1f1b",
-) -> float:
-    """Return the seconds ASTRA-sim would report for one pipeline step, every cut one link each way.
-
-    forward_s, backward_s [S], one microbatch on one stage; message_bytes, bandwidth_bytes_per_s, latency_s
-    [S-1], one message over one cut. order: gpipe, 1f1b, or the forwards before the first backward of each
-    stage [S]. Computes are rounded to whole microseconds, messages truncated to whole nanoseconds. Only the
-    pipeline: no gradient sum, no update. Unlike in network.yml, every cut may have its own link.
-    """
-
-    def path(source: int, dest: int) -> Path:
-        cut = min(source, dest)
-        # Seconds in binary: without the 1e-6 ns, 0.0011 s would be truncated to 1,099,999 ns.
-        serial_ns = message_bytes[cut] / bandwidth_bytes_per_s[cut] * 1e9 + 1e-6
-        return (FifoLink((source, dest), int(serial_ns), int(latency_s[cut] * 1e9 + serial_ns)),)
-
-    result = pipeline_ns(
-        [round(each * 1e6) for each in forward_s],
-        [round(each * 1e6) for each in backward_s],
-        path,
-        microbatches=microbatches,
-        warmup=warmups(order, len(forward_s), microbatches),
-    )
-    return result * 1e-9

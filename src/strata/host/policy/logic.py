@@ -135,7 +135,7 @@ def _sentence(match: Match) -> str:
     return f"{match.kind} {value!r}"
 
 
-_HOLDS: Final[Mapping[str, Callable[[Thread, Any], bool]]] = {
+HOLDS: Final[Mapping[str, Callable[[Thread, Any], bool]]] = {
     "CgroupPrefix": lambda thread, text: cgroup_path(thread).startswith(text),
     "CgroupSuffix": lambda thread, text: cgroup_path(thread).endswith(text),
     "CgroupContains": lambda thread, text: text in cgroup_path(thread),
@@ -154,13 +154,12 @@ _HOLDS: Final[Mapping[str, Callable[[Thread, Any], bool]]] = {
     # Whoever labelled itself is called so, unless it took another name since.
     "CmdJoin": lambda thread, text: thread.name.startswith(NAME_PREFIX + text),
 }
-KNOWN: Final = frozenset(_HOLDS)
 """Conditions that can be answered from /proc; the others never hold here."""
 
 
 def holds(match: Match, thread: Thread) -> bool:
     """Return whether a condition holds for a thread; False for what /proc does not tell."""
-    return match.kind in _HOLDS and _HOLDS[match.kind](thread, match.value)
+    return match.kind in HOLDS and HOLDS[match.kind](thread, match.value)
 
 
 def layer_of(thread: Thread, layers: Sequence[Layer]) -> Layer | None:
