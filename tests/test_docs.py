@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import operator
+import re
 
 import click
 import pytest
@@ -104,3 +107,29 @@ def test_a_stale_or_missing_page_is_named_and_a_fresh_one_is_not(generate, tmp_p
 @pytest.mark.long("generates every page; `make check` does, too")
 def test_the_pages_in_the_repository_are_fresh(generate, capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().err
+
+
+PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+NOT_OURS = {
+    "megatron/training/theoretical_memory_usage.py",
+    "training/hi_ppo/coordinator.py",  # said to be gone
+}
+
+
+def is_there(place):
+    module, _, names = place.partition(":")
+    try:
+        operator.attrgetter(names)(importlib.import_module(f"strata.{module}"))
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_the_files_and_functions_that_pages_name_are_there():
+    tops = (ROOT / top for top in ("src", "tests", "benchmarks", "docs", "tools"))
+    files = [f"/{file.relative_to(ROOT)}" for top in tops for file in top.rglob("*.py")]
+    text = "\n".join(page.read_text() for page in PAGES)
+    paths = {*re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+\.py)`", text)} - NOT_OURS
+    assert {path for path in paths if not any(file.endswith(f"/{path}") for file in files)} == set()
+    places = {*re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+:[A-Za-z_][\w.]*)`", text)}
+    assert {place for place in places if not is_there(place)} == set()
