@@ -350,9 +350,13 @@ class _Hops(HopTable):
 
     def get(self, pair: tuple[str, str], default: Line) -> Line:
         """Return the hop of a directed pair."""
-        source, dest = (self._nodes[self._index[name]] for name in pair)
-        latency_s = source.hop_s.get(dest.node_id, dest.hop_s.get(source.node_id))
+        # A node that is leaving is known by what the others measured.
+        source, dest = (self._nodes[i] if (i := self._index.get(name)) is not None else None for name in pair)
+        latency_s = source.hop_s.get(pair[1]) if source else None
+        if latency_s is None:
+            latency_s = dest.hop_s.get(pair[0]) if dest else None
         if latency_s is None:
             return default
-        bandwidth = source.bandwidth_bytes_per_s.get(dest.node_id, ASSUMED_BANDWIDTH_BYTES_PER_S)
+        of_source = source.bandwidth_bytes_per_s if source else {}
+        bandwidth = of_source.get(pair[1], ASSUMED_BANDWIDTH_BYTES_PER_S)
         return Line(latency_s, self._token_bytes / bandwidth)

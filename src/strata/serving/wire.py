@@ -168,10 +168,19 @@ class StageMessage(Message):
     end: Count
 
 
+class KeptMessage(Message):
+    """What an earlier attempt left: keys and values of its first `tokens`, on the workers of its route."""
+
+    attempt: Count
+    tokens: Annotated[int, Field(ge=1, le=10**9)]
+    stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
+
+
 class GenerateMessage(AttemptMessage):
     """To the first worker of a route.
 
-    generated: tokens of earlier attempts; it goes on from there. max_tokens: of all attempts together.
+    generated: tokens of earlier attempts; it goes on from there, with what the last has kept where there is
+    something. max_tokens: of all attempts together.
     """
 
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
@@ -181,6 +190,7 @@ class GenerateMessage(AttemptMessage):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Count = 0
     stop_tokens: tuple[Count, ...] = ()
+    kept: KeptMessage | None = None
 
 
 class GenerateLine(Message):
@@ -193,7 +203,9 @@ class GenerateLine(Message):
 
 
 class AbortMessage(AttemptMessage):
-    """Stop an attempt."""
+    """Stop an attempt. is_kept: to the first worker; what all have cached waits for the next attempt."""
+
+    is_kept: bool = False
 
 
 class OpenMessage(AttemptMessage):
@@ -210,6 +222,14 @@ class OpenMessage(AttemptMessage):
     kv_tokens: Count
     temperature: float = 0.0
     seed: Count = 0
+    kept: KeptMessage | None = None
+
+
+class KvMessage(AttemptMessage):
+    """Asks for the keys and values of an attempt's first `tokens` in one block of the model."""
+
+    layer: Count
+    tokens: Annotated[int, Field(ge=1, le=10**9)]
 
 
 class FaultMessage(Message):

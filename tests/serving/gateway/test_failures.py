@@ -7,6 +7,7 @@ from dataclasses import replace
 from strata.serving.gateway.request_stream import ROOM, RequestStream
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Planned
+from strata.serving.live.handover import HandOver
 from tests.serving.gateway.world import FAST, Caller, events_of, foretold, next_token, run, text_of
 
 
@@ -146,7 +147,7 @@ def test_a_client_that_hangs_up_ends_the_work_for_it():
         return world, aborts
 
     world, aborts = run(scenario)
-    assert aborts == [{"request_id": "cmpl-1", "attempt": 1}]
+    assert aborts == [{"request_id": "cmpl-1", "attempt": 1, "is_kept": False}]
     assert sum(worker.num_open for worker in world.workers) == 0
     assert world.driver.core.status()["requests"] == {"waiting": 0, "unfinished": 0}
 
@@ -320,3 +321,47 @@ def test_nothing_is_left_of_requests_that_are_over():
     assert (left, streams) == (0, {})
     assert requests == {"waiting": 0, "unfinished": 0}
     assert sum(worker.num_open for worker in workers) == 0
+
+
+def resting(generate):
+    """Rest after the fifth token, but for who goes on from there."""
+
+    async def rests(message):
+        count = 0
+        async for line in generate(message):
+            yield line
+            count += 1
+            if count == 5 and not message.generated:
+                await asyncio.Event().wait()
+
+    return rests
+
+
+def test_a_worker_that_leaves_keeps_what_it_has_until_its_successor_is_told_where_it_is(monkeypatch):
+    async def scenario(world, moves_s):
+        found = HandOver(moves_s, 1.0, 5.0)
+        monkeypatch.setattr("strata.serving.live.core.hand_over", lambda *args, **figures: found)
+        for worker in world.workers:
+            worker.generate = resting(worker.generate)
+        caller = Caller(world.frame, "/v1/completions", streamed(max_tokens=20))
+        await caller.has(5)
+        one, other = sorted(world.workers, key=lambda worker: not worker.said("/generate"))
+        await one.tell("leave")
+        await caller.task
+        timeline = (await world.get("/decisions/cmpl-1")).json()["timeline"]
+        (decided,) = [entry["handover"] for entry in timeline if "handover" in entry]
+        return text_of(caller.body), one, other.said("/generate")[-1], one.said("/abort"), decided
+
+    for moves_s, chosen in ((0.5, "move"), (2.0, "recompute")):
+        text, one, message, aborts, decided = run(lambda world, s=moves_s: scenario(world, s))
+        assert text == foretold("hello", 20)
+        assert aborts[0] == {"request_id": "cmpl-1", "attempt": 1, "is_kept": True}
+        assert decided == {
+            "chosen": chosen, "move_s": moves_s, "recompute_s": 1.0, "kv_bytes": 5.0, "trust": "analytic"
+        }  # fmt: skip
+        if chosen == "move":
+            assert message["kept"]["tokens"] == len(message["prompt"]) + len(message["generated"]) - 1
+            assert [stage["url"] for stage in message["kept"]["stages"]] == [one.url]
+            assert message["kept"]["attempt"] == 1
+        else:
+            assert message["kept"] is None

@@ -1,5 +1,6 @@
 """A gateway and workers of real weights as processes: what clients get is what transformers generates."""
 
+import json
 import signal
 
 import pytest
@@ -95,6 +96,35 @@ def test_what_the_model_cannot_do_is_refused_in_words(live, path, fields, words)
     assert words in answer.json()["error"]["message"]
 
 
+def test_what_a_worker_has_cached_goes_to_others_which_say_what_it_would_have_said(live, model):
+    """Three times by the same workers, as other attempts: what one has cached is the next one's."""
+    prompt = model.tokenizer(model.prompt)["input_ids"]
+    is_windowed = model.folder.name == "mistral"  # whose window of 12 tokens is full before anything moves
+    expected = folders.generated(model.folder, prompt, 60)
+    url, first = live.order(prompt=prompt, max_tokens=60)
+    said, attempt, message = [], 1, first
+    for count in (20, 45, 60):
+        with live.client.stream("POST", f"{url}/generate", json=message) as answer:
+            for line in map(json.loads, answer.iter_lines()):
+                if "token" not in line:
+                    break
+                said.append(line["token"])
+                if len(said) == count:
+                    kept = {"request_id": message["request_id"], "attempt": attempt, "is_kept": True}
+                    live.client.post(f"{url}/abort", json=kept)
+                    break
+        if is_windowed and attempt == 2:
+            assert "tokens are cached in room for 12" in line["error"]
+            assert "node_id" not in line
+            return
+        assert len(said) == count, line
+        gone, attempt = message["stages"], attempt + 1
+        kept = {"attempt": attempt - 1, "tokens": len(prompt) + len(said) - 1, "stages": gone}
+        message = first | {"attempt": attempt, "generated": said, "kept": kept}
+    assert said == expected
+    until(live.is_free, lambda: "free memory")
+
+
 def test_a_worker_of_other_weights_is_refused(live, model, tmp_path):
     other = folders.make(model.folder.name, tmp_path)
     shard = sorted(other.glob("*.safetensors"))[-1]
@@ -116,6 +146,19 @@ def test_a_text_goes_on_elsewhere_when_a_worker_is_killed(live, model):
         live.add("whole", memory="64MB")
         assert text() == expected
     assert live.attempts(request_id) > 1
+    until(live.is_free, lambda: "free memory")
+
+
+def test_a_text_goes_on_elsewhere_when_a_worker_leaves_and_how_is_told(live, model):
+    expected = model.said(model.prompt, LONG)
+    with live.streaming(model.prompt, max_tokens=LONG) as (request_id, text):
+        gone = live.workers.pop(live.route(request_id)[0])
+        live.add("other", memory="64MB")
+        assert gone.end() == 0, gone.log
+        assert text() == expected
+    timeline = live.client.get(f"{live.gateway.address}/decisions/{request_id}").json()["timeline"]
+    chosen = [entry["handover"]["chosen"] for entry in timeline if "handover" in entry]
+    assert chosen in (["move"], ["recompute"]) if live.attempts(request_id) > 1 else not chosen
     until(live.is_free, lambda: "free memory")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from strata.net.frames import FrameError
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StageMessage
+from strata.serving.worker.handover import KvError
 from strata.serving.worker.holder import AttemptKey
 from strata.serving.worker.peers import Links
 from strata.serving.worker.shape import Shape
@@ -46,6 +47,21 @@ class NumberPart:
         ]
 
 
+class NumberCache(dict):
+    """What layers have seen, as it goes from worker to worker."""
+
+    def taken(self, layer, tokens):
+        if len(self.get(layer, ())) < tokens:
+            raise KvError(f"layer {layer} has not {tokens} tokens")
+        seen = np.array(self.pop(layer)[:tokens], np.float64)
+        return [part.tobytes() for part in np.array_split(seen, 2) if len(part)]
+
+    def fill(self, layer, tokens, parts):
+        self[layer] = np.frombuffer(b"".join(parts)).tolist()
+        if len(self[layer]) != tokens:
+            raise KvError(f"{len(self[layer])} of {tokens} tokens came")
+
+
 class NumberMaker:
     """Counts what it makes."""
 
@@ -60,7 +76,7 @@ class NumberMaker:
         return NumberPart(first, end, layers)
 
     def cache(self, max_tokens):
-        return {}
+        return NumberCache()
 
 
 class Pipe(asyncio.Transport):
@@ -109,6 +125,8 @@ class Network:
     def connect(self, source, url, connection):
         if not self.gone.isdisjoint((source, url)):
             raise FrameError("cut")
+        if url not in self.workers:
+            raise FrameError("nobody is there")
         worker = self.workers[url]
         incoming = worker.incoming().connection
         near, far = Pipe(connection, incoming), Pipe(incoming, connection)
@@ -140,14 +158,15 @@ class Clock:
 class Cluster:
     """Workers a, b, c ... in process, each with a third, say, of the layers; for one event loop."""
 
-    def __init__(self, *cuts, version=1, memory_bytes=1e9, **options):
+    def __init__(self, *cuts, version=1, memory_bytes=1e9, model=SHAPE, maker=NumberMaker, **options):
+        self.model = model
         self.network, self.clock, self.version = Network(), Clock(), version
-        self.ranges = list(zip((0, *cuts), (*cuts, SHAPE.num_layers), strict=True))
+        self.ranges = list(zip((0, *cuts), (*cuts, model.num_layers), strict=True))
         self.workers = [
             Worker(
                 name,
-                SHAPE,
-                NumberMaker(),
+                model,
+                maker(),
                 memory_bytes=memory_bytes,
                 peers=LocalLinks(self.network, f"at-{name}"),
                 clock=self.clock,
@@ -184,8 +203,23 @@ class Cluster:
             StageMessage(version=self.version, node_id=worker.node_id, url=worker.stage.url, first=first, end=end)
             for worker, (first, end) in zip(self.workers, self.ranges, strict=True)
         )
-        given = {"request_id": "r", "attempt": 1, "prompt": (1, 2, 3), "max_tokens": 8}
-        return GenerateMessage(stages=stages, **(given | fields))
+        given = {"request_id": "r", "attempt": 1, "prompt": (1, 2, 3), "max_tokens": 8, "stages": stages}
+        return GenerateMessage(**(given | fields))
+
+    async def relay(self, *cuts, workers=None):
+        """Have the layers of another plan loaded on some workers; return its stages."""
+        workers = self.workers if workers is None else workers
+        self.version += 1
+        ranges = zip((0, *cuts), (*cuts, self.model.num_layers), strict=True)
+        stages = []
+        for worker, (first, end) in zip(workers, ranges, strict=False):
+            await load(worker, self.version, first, end)
+            stages.append(
+                StageMessage(
+                    version=self.version, node_id=worker.node_id, url=worker.stage.url, first=first, end=end
+                )
+            )
+        return tuple(stages)
 
     async def lines(self, **fields) -> list[GenerateLine]:
         return [line async for line in self.workers[0].generate(self.message(**fields))]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ from strata.evaluation.bench.gateway import START_S, cpu_s
 from strata.tables import Shown, rows
 
 PROMPT: Final = tuple(range(1, 17))
+LONG_PROMPT: Final = tuple(i % 256 for i in range(512))
+"""Of what is handed over, or computed anew."""
+TOKEN: Final = re.compile(rb'{"token":(\d+)}')
 BEAT_S: Final = 0.2
 QUIET_S: Final = 3600.0
 """From one heartbeat to the next once all has been heard: they would be counted with the tokens."""
@@ -58,13 +62,18 @@ def measure(load: PipelineLoad, *, clients: Sequence[int]) -> Iterator[dict[str,
                     "hop_s": workers.hop_s() if stages > 1 else 0.0,
                     "load_average": os.getloadavg()[0],
                 }
+            for is_kept in (True, False):
+                yield {"stages": stages, **asyncio.run(_interrupted(workers, load, is_kept=is_kept))}
 
 
 def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what `-o json` prints: runs, and of each of several stages its ratio to one with as many clients.
 
+    interruptions: what comes between the last token of one attempt and the first of the next, by how it went on.
     cpu_ratio: CPU time a token. time_ratio: time a token without the measured hops, of which each stage has one.
     """
+    interruptions = [run for run in runs if "goes_on_by" in run]
+    runs = [run for run in runs if "clients" in run]
     alone = {run["clients"]: run for run in runs if run["stages"] == 1}
     ratios = [
         {
@@ -76,7 +85,7 @@ def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in runs
         if run["stages"] > 1 and (alone_run := alone.get(run["clients"])) and alone_run["cpu_ms_per_token"]
     ]
-    return {"runs": list(runs), "ratios": ratios, "trust": "measured"}
+    return {"runs": runs, "ratios": ratios, "interruptions": interruptions, "trust": "measured"}
 
 
 def show(data: dict[str, Any]) -> Shown:
@@ -109,6 +118,18 @@ def show(data: dict[str, Any]) -> Shown:
     ]
     headers = ("stages", "clients", "CPU: times one stage", "TPOT less hops: times one stage")
     yield rows(headers, ratios, right=range(len(headers)))
+    gaps: list[tuple[str, ...]] = [
+        (
+            str(each["stages"]),
+            each["goes_on_by"],
+            str(each["tokens"]),
+            f"{1e3 * each['gap_p50_s']:.1f}",
+            f"{each['cpu_ms']:.1f}",
+        )
+        for each in data["interruptions"]
+    ]
+    headers = ("stages", "goes on by", "tokens cached", "gap p50 ms", "CPU ms of it")
+    yield rows(headers, gaps, right=(0, 2, 3, 4))
 
 
 async def _run(workers: _Workers, load: PipelineLoad, clients: int, *, requests: int) -> dict[str, Any]:
@@ -134,19 +155,60 @@ async def _run(workers: _Workers, load: PipelineLoad, clients: int, *, requests:
 async def _ask(workers: _Workers, load: PipelineLoad, request_id: str) -> list[float]:
     """Return when each token came."""
     message = {"request_id": request_id, "attempt": 1, "prompt": PROMPT, "max_tokens": load.tokens}
-    body = json.dumps(message | {"stages": workers.stages}).encode()
+    return [stamp async for stamp, _ in _tokens(workers, message)]
+
+
+async def _interrupted(workers: _Workers, load: PipelineLoad, *, is_kept: bool) -> dict[str, Any]:
+    """Interrupt an answer in its middle, and go on with what was cached or without; by the same workers."""
+    gaps_s, spent_s, half = list[float](), 0.0, load.tokens // 2
+    for _ in range(load.requests):
+        name = str(time.time_ns())
+        message = {"request_id": name, "attempt": 1, "prompt": LONG_PROMPT, "max_tokens": load.tokens}
+        generated = list[int]()
+        async with aclosing(_tokens(workers, message)) as tokens:
+            async for _, token in tokens:
+                generated.append(token)
+                if len(generated) == half:
+                    break
+            before_s, start = workers.cpu_s, time.perf_counter()
+            abort = {"request_id": name, "attempt": 1, "is_kept": is_kept}
+            async for _data in _post(workers, "/abort", abort):
+                pass
+        message |= {"attempt": 2, "generated": generated}
+        if is_kept:
+            cached = len(LONG_PROMPT) + half - 1
+            message["kept"] = {"attempt": 1, "tokens": cached, "stages": workers.stages}
+        async with aclosing(_tokens(workers, message)) as tokens:
+            stamp, _ = await anext(tokens)
+            gaps_s.append(stamp - start)
+            spent_s += workers.cpu_s - before_s
+    return {
+        "goes_on_by": "moving" if is_kept else "computing",
+        "tokens": len(LONG_PROMPT) + half - 1,
+        "gap_p50_s": statistics.median(gaps_s),
+        "cpu_ms": 1e3 * spent_s / load.requests,
+    }
+
+
+async def _tokens(workers: _Workers, message: dict[str, Any]) -> AsyncGenerator[tuple[float, int], None]:
+    """Yield tokens, and when each came."""
+    async with aclosing(_post(workers, "/generate", message | {"stages": workers.stages})) as pieces:
+        async for piece in pieces:
+            workers.last = piece[-200:]
+            for token in TOKEN.findall(piece):
+                yield time.perf_counter(), int(token)
+
+
+async def _post(workers: _Workers, path: str, message: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    """Yield what the first worker answers, as it comes."""
+    body = json.dumps(message).encode()
     host, _, port = workers.stages[0]["url"].removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        head = f"POST /generate HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        stamps = list[float]()
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         while data := await reader.read(2**16):
-            workers.last = data[-200:]
-            stamps += [time.perf_counter()] * data.count(b'{"token":')
-            if data.endswith(b"0\r\n\r\n"):  # the last chunk
-                break
-        return stamps
+            yield data
     finally:
         writer.close()
 

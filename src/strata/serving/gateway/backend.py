@@ -56,6 +56,10 @@ class BackendClient(ABC):
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Stop what still runs of an attempt, as far as nodes can be reached."""
 
+    async def park(self, stream: RequestStream, attempt: int) -> None:
+        """Stop an attempt of workers, and have them keep what they have cached of it."""
+        raise AssertionError(f"attempt {attempt} of {stream.request_id} is no worker's")
+
     async def load(self, order: Load) -> None:
         """Tell a node to load layers."""
         raise AssertionError(f"{order.node_id} is never cut")

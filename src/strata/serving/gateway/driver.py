@@ -128,8 +128,8 @@ class Driver:
         match instruction:
             case instructions.Dispatch():
                 self._dispatch(instruction)
-            case instructions.Abort(request_id, attempt):
-                self._stop_attempt(request_id, attempt)
+            case instructions.Abort(request_id, attempt, is_kept):
+                self._stop_attempt(request_id, attempt, is_kept=is_kept)
             case instructions.Reject(request_id, reason, retry_after_s):
                 if stream := self.streams.get(request_id):
                     status = STATUS.get(reason.token, 503)
@@ -162,6 +162,11 @@ class Driver:
         if stream is None or stream.is_over:
             self.post(events.Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
             return
+        estimate = self.core.hand_over(
+            dispatch, prompt_tokens=stream.signal.prompt_tokens, generated=len(stream.generated)
+        )
+        if estimate is None or not estimate.is_chosen:
+            dispatch = replace(dispatch, kept=None)
         task = self.tasks.start(self._run(stream, dispatch))
         stream.begin(dispatch.attempt, task, [stage.node_id for stage in dispatch.route.stages])
 
@@ -201,11 +206,23 @@ class Driver:
             stream.refusal = result.fault
             self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
 
-    def _stop_attempt(self, request_id: str, number: int) -> None:
+    def _stop_attempt(self, request_id: str, number: int, *, is_kept: bool = False) -> None:
         stream = self.streams.get(request_id)
-        if stream and stream.attempt == number and (node_ids := stream.stop()):
+        if stream is None or stream.attempt != number:
+            return
+        if is_kept and stream.generated:  # by workers: what engines write is text
+            _, task = stream.part()
+            if task is not None:
+                self.meters.attempts.labels(self.name, "aborted").inc()
+                self.tasks.start(self._park(stream, number, task))
+        elif node_ids := stream.stop():
             self.meters.attempts.labels(self.name, "aborted").inc()
             self.tasks.start(self.backend_client.abort(node_ids, request_id, number))
+
+    async def _park(self, stream: RequestStream, number: int, task: asyncio.Task[None]) -> None:
+        """Have an attempt parked before its connection closes, which would free what it has cached."""
+        await self.backend_client.park(stream, number)
+        task.cancel()
 
     # Endings
 

@@ -10,6 +10,7 @@ from typing import Final
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
 from strata.serving.request import RequestSignal
 from strata.serving.tokens import StopFinder, TokenDecoder
+from strata.serving.wire import GenerateMessage
 
 ROOM: Final = 64
 """Pieces that wait for a slow client before nothing more is read from the worker."""
@@ -42,6 +43,8 @@ class RequestStream:
         self.attempt = 0
         self.node_ids: list[str] = []
         """Where the present attempt runs."""
+        self.sent: GenerateMessage | None = None
+        """What the last attempt's workers were asked for."""
         self._task: asyncio.Task[None] | None = None
         self.generated: list[int] = []
         self.texts: list[str] = []
@@ -95,10 +98,19 @@ class RequestStream:
 
     def stop(self) -> list[str]:
         """Cancel the present attempt; return the nodes it was on, none where it has ended already."""
-        node_ids, self.node_ids = self.node_ids, []
-        if node_ids and self._task:
-            self._task.cancel()
+        node_ids, task = self.part()
+        if task:
+            task.cancel()
         return node_ids
+
+    def part(self) -> tuple[list[str], asyncio.Task[None] | None]:
+        """Let the present attempt write no more; return its nodes, and what reads it, as `stop` does."""
+        node_ids, self.node_ids = self.node_ids, []
+        return node_ids, self._task if node_ids else None
+
+    def may_write(self, attempt: int) -> bool:
+        """Return whether an attempt is the present one, and not over."""
+        return self.attempt == attempt and bool(self.node_ids)
 
     def note_token(self) -> None:
         """Note that the present attempt has something to show."""

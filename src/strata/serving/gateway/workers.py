@@ -113,7 +113,9 @@ class Workers(BackendClient):
             temperature=1.0 if stream.request.temperature is None else stream.request.temperature,
             seed=_seed(stream),
             stop_tokens=self.tokenizer.stop_tokens,
+            kept=_kept(stream, dispatch),
         )
+        stream.sent = message
         timeout = httpx.Timeout(ORDER_TIMEOUT_S, read=self.silence_s)
         try:
             async with self.client.stream(
@@ -124,7 +126,9 @@ class Workers(BackendClient):
                         error=f"{head.node_id} answered {answer.status_code}", suspect=head.node_id
                     )
                 async with aclosing(lines_of(answer.aiter_bytes(), most_bytes=LINE_BYTES)) as lines:
-                    return await _read(stream, lines, head.node_id, vocab_size=self.model.vocab_size)
+                    return await _read(
+                        stream, lines, head.node_id, dispatch.attempt, vocab_size=self.model.vocab_size
+                    )
         except (httpx.HTTPError, ValueError) as error:
             return AttemptResult(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
 
@@ -132,6 +136,17 @@ class Workers(BackendClient):
         """Stop an attempt on all nodes of its route; a node that cannot be told notices by itself."""
         message = wire.AbortMessage(request_id=request_id, attempt=attempt)
         await asyncio.gather(*(self._tell(name, "abort", message, retries_s=()) for name in node_ids))
+
+    async def park(self, stream: RequestStream, attempt: int) -> None:
+        """Have an attempt's workers keep what they have cached; one that has ended has nothing."""
+        if stream.sent is None or stream.sent.attempt != attempt:
+            return
+        message = wire.AbortMessage(request_id=stream.request_id, attempt=attempt, is_kept=True)
+        url = stream.sent.stages[0].url
+        try:
+            await self.client.post(f"{url}/abort", content=message.model_dump_json(), timeout=ORDER_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            log.info("%s did not take /abort: %s: %s", url, type(error).__name__, error)
 
     async def load(self, order: Load) -> None:
         """Tell a node to load a range."""
@@ -163,10 +178,21 @@ class Workers(BackendClient):
                 return
 
 
+def _kept(stream: RequestStream, dispatch: Dispatch) -> wire.KeptMessage | None:
+    """Return what the last attempt kept: all but the last token, whose keys and values are perhaps not there."""
+    sent, kept = stream.sent, dispatch.kept
+    if kept is None or sent is None or sent.attempt != kept.attempt:
+        return None
+    tokens = len(stream.prompt) + len(stream.generated) - 1
+    return wire.KeptMessage(attempt=sent.attempt, tokens=tokens, stages=sent.stages)
+
+
 async def _read(
-    stream: RequestStream, lines: AsyncIterator[bytes], node_id: str, *, vocab_size: int
+    stream: RequestStream, lines: AsyncIterator[bytes], node_id: str, attempt: int, *, vocab_size: int
 ) -> AttemptResult:
     async for raw in lines:
+        if not stream.may_write(attempt):
+            continue  # it is being parked, and goes on elsewhere from what there is
         line = wire.GenerateLine.model_validate_json(raw)
         if line.error is not None:
             return AttemptResult(error=line.error, suspect=line.node_id)

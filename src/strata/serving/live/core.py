@@ -13,8 +13,9 @@ from strata.decision import Reason
 from strata.serving.live import events
 from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.handover import HandOver, hand_over
 from strata.serving.live.in_flight import InFlightRequests
-from strata.serving.live.instructions import EvictNode, Instruction, RejectJoin, Replan
+from strata.serving.live.instructions import Dispatch, EvictNode, Instruction, RejectJoin, Replan
 from strata.serving.live.members import Members
 from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import LivePipeline, PipelinePhase, Rollout
@@ -124,6 +125,17 @@ class Core:
             answer["paths_now"] = self._requests.router.explain(request.signal, self._now_s)
         return answer
 
+    def hand_over(self, dispatch: Dispatch, *, prompt_tokens: int, generated: int) -> HandOver | None:
+        """Return whether a request goes on from what its last attempt has kept, and why; None where nothing is."""
+        if dispatch.kept is None or not generated:
+            return None
+        estimate = hand_over(
+            self.model, self._arrangement.layout, dispatch.kept.stages, dispatch.route.stages,
+            prompt_tokens=prompt_tokens, generated=generated,
+        )  # fmt: skip
+        self._requests.note(dispatch.request_id, {"handover": estimate.to_dict()})
+        return estimate
+
     def counts(self) -> dict[str, int]:
         """Return the figures for a scrape, without going through the nodes."""
         return {
@@ -174,7 +186,7 @@ class Core:
                 return self._join(event, now_s)
             case events.Leave(node_id, incarnation):
                 if self._members.is_current(node_id, incarnation):
-                    return self._evict(node_id, Reason("node-left", subject=node_id), now_s)
+                    return self._evict(node_id, Reason("node-left", subject=node_id), now_s, keeps=True)
             case events.Heartbeat():
                 return self._heartbeat(event, now_s)
             case events.Loaded(node_id, incarnation, version):
@@ -271,7 +283,8 @@ class Core:
         if self._rollout.in_phase(PipelinePhase.WAITING):
             for pipeline in self._rollout.in_phase(PipelinePhase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
-                    out += self._requests.take_back(pipeline.running, Reason("makes-room"), now_s)
+                    reason = Reason("makes-room")
+                    out += self._requests.take_back(pipeline.running, reason, now_s, keeps=True)
         self._arrangement.renew()
         self._watch_load(now_s)
         return out
@@ -299,19 +312,22 @@ class Core:
         pipelines = len(self._rollout.wanted())
         return self._requests.traffic.demand(self._assumed, self.demand, pipelines=pipelines, now_s=now_s)
 
-    def _evict(self, node_id: str, reason: Reason, now_s: float) -> list[Instruction]:
+    def _evict(self, node_id: str, reason: Reason, now_s: float, *, keeps: bool = False) -> list[Instruction]:
         self._members.remove(node_id)
-        out = [EvictNode(node_id, reason), *self._lose(node_id, now_s)]
+        out = [EvictNode(node_id, reason), *self._lose(node_id, now_s, keeps=keeps)]
         self._arrangement.calibration.forget(node_id)
         self.metrics.forget(node_id)
         return out
 
-    def _lose(self, node_id: str, now_s: float) -> list[Instruction]:
-        """Take a node's pipelines out; what ran there goes elsewhere, before anything that came later."""
+    def _lose(self, node_id: str, now_s: float, *, keeps: bool = False) -> list[Instruction]:
+        """Take a node's pipelines out; what ran there goes elsewhere, before anything that came later.
+
+        keeps: it finishes what it has, and may hand over what is cached there.
+        """
         lost, out = self._rollout.lose(node_id, now_s)
         # A request may run on several: its stages can be shared, or be stitched from two pipelines.
         hit = {request_id for pipeline in lost for request_id in pipeline.running}
-        out += self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s)
+        out += self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s, keeps=keeps)
         if lost:
             self._arrangement.check()
             self._broken += [p.stages for p in lost if p.phase is not PipelinePhase.DRAINING and not p.is_fixed]

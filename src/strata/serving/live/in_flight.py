@@ -11,7 +11,7 @@ from typing import Any, Final
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.live.config import SchedulerConfig
-from strata.serving.live.instructions import Abort, Dispatch, Instruction, Reject
+from strata.serving.live.instructions import Abort, Dispatch, Instruction, KeptAttempt, Reject
 from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import Rollout
 from strata.serving.live.traffic import Traffic
@@ -35,6 +35,7 @@ class InFlightRequest:
     route: Route | None = None
     versions: frozenset[int] = frozenset()
     first_token_s: float | None = None
+    kept: KeptAttempt | None = None
     timeline: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -163,13 +164,26 @@ class InFlightRequests:
         request.signal = replace(request.signal, generated=generated)
         return self._interrupt(request, Reason("attempt-failed"), now_s)
 
-    def take_back(self, request_ids: Iterable[str], reason: Reason, now_s: float) -> list[Instruction]:
-        """Abort requests where they run; they go on elsewhere, from their old place in the queue."""
+    def take_back(
+        self, request_ids: Iterable[str], reason: Reason, now_s: float, *, keeps: bool = False
+    ) -> list[Instruction]:
+        """Abort requests where they run; they go on elsewhere, from their old place in the queue.
+
+        keeps: their nodes live on for a while, and may hand over what they have cached.
+        """
         out: list[Instruction] = []
         for request_id in sorted(request_ids):
             request = self._requests[request_id]
-            out += [Abort(request_id, request.attempt), *self._interrupt(request, reason, now_s)]
+            is_kept = keeps and request.first_token_s is not None
+            if is_kept and request.route is not None:
+                request.kept = KeptAttempt(request.attempt, request.route.stages)
+            out += [Abort(request_id, request.attempt, is_kept), *self._interrupt(request, reason, now_s)]
         return out
+
+    def note(self, request_id: str, entry: dict[str, Any]) -> None:
+        """Put into a request's timeline what was decided of it elsewhere."""
+        if request := self._requests.get(request_id):
+            request.timeline.append(entry)
 
     def starts_on(self, request_id: str, node_id: str) -> bool:
         """Return whether a node is the first of a request's route."""
@@ -216,7 +230,8 @@ class InFlightRequests:
                 "others": [path for path in self.router.explain(request.signal, now_s) if path["path"] != taken],
             }
         )
-        return Dispatch(request_id, request.attempt, route, versions)
+        kept, request.kept = request.kept, None
+        return Dispatch(request_id, request.attempt, route, versions, kept)
 
     def _rejected(self, request: InFlightRequest, reason: Reason, *, retry_after_s: float | None = None) -> Reject:
         self._metrics.count("rejected")

@@ -53,21 +53,34 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAttempt:
+    """An attempt that was interrupted where its nodes still live: they keep for a while what it has cached."""
+
+    attempt: int
+    stages: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Run a request along a route; `versions` name the plan whose layers it uses on each of the nodes."""
+    """Run a request along a route; `versions` name the plan whose layers it uses on each of the nodes.
+
+    kept: what it may go on from instead of computing it anew.
+    """
 
     request_id: str
     attempt: int
     route: Route
     versions: tuple[int, ...]
+    kept: KeptAttempt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop an attempt where it still runs; nothing more of it is wanted."""
+    """Stop an attempt where it still runs. is_kept: what it has cached may be wanted; else nothing of it is."""
 
     request_id: str
     attempt: int
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class PretrainedMaker:
 
     def cache(self, max_tokens: int) -> KvCache:
         """Return the empty cache of a sequence."""
-        return KvCache(max_tokens, self.windows)
+        return KvCache(max_tokens, self.windows, self.device)
 
     def _windows(self) -> dict[int, int]:
         """Return the window of each block, 0 for none, as transformers' layers have it.

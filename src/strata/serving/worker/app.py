@@ -45,9 +45,9 @@ class WorkerFrame(Frame):
         super().drain()
 
     async def idle(self) -> None:
-        """Return when nothing runs here."""
+        """Return when nothing runs here, and nobody may come for what ran."""
         await super().idle()
-        while self.worker.running:
+        while self.worker.running or self.worker.holder.parked:
             await asyncio.sleep(0.05)
 
 
@@ -112,7 +112,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return _Lines(_lines(worker, message), media_type="application/x-ndjson")
 
     async def abort(message: wire.AbortMessage) -> Response:
-        worker.abort(AttemptKey(message.request_id, message.attempt))
+        worker.abort(AttemptKey(message.request_id, message.attempt), is_kept=message.is_kept)
         return Response(status_code=DONE)
 
     async def steps(request: Request) -> Response | Upgraded:

@@ -34,7 +34,7 @@ class _Drive:
         self.key = AttemptKey(message.request_id, message.attempt)
         self.lines = deque[GenerateLine]()
         self.has_lines = asyncio.Event()
-        self.is_over = False
+        self.is_over = self.is_kept = False
         self._stage, self._message, self._number, self._limit_s = stage, message, number, limit_s
         self._most = stage.holder.model.max_positions
         self._num_written, self._position = len(message.generated), 0
@@ -43,6 +43,9 @@ class _Drive:
             [(part, 0) for part in _parts(message.prompt, PROMPT_TOKENS)]
             + [(part, len(part)) for part in _parts(message.generated, REPLAYED_TOKENS)]
         )
+        if message.kept is not None:  # all but the last token is cached
+            self._position = message.kept.tokens
+            self._steps = deque([(list(message.generated[-1:]), 1)])
         self._passage: Passage | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -53,6 +56,10 @@ class _Drive:
         given = [*message.prompt, *message.generated]
         if max(given) >= stage.holder.model.vocab_size:
             text = f"token {max(given)} is not below {stage.holder.model.vocab_size}"
+            self.fault(self.key, FaultMessage(error=text))
+            return
+        if message.kept is not None and (not message.generated or message.kept.tokens != len(given) - 1):
+            text = f"{message.kept.tokens} kept tokens of {len(given)}: all but the last have to be"
             self.fault(self.key, FaultMessage(error=text))
             return
         if self._num_written >= message.max_tokens or len(given) >= self._most:
@@ -68,6 +75,7 @@ class _Drive:
             kv_tokens=min(len(message.prompt) + message.max_tokens, self._most),
             temperature=message.temperature,
             seed=message.seed,
+            kept=message.kept,
         )
         self._passage = stage.open(opened, self)
         self._moved_s = self._loop.time()
@@ -150,9 +158,10 @@ class ChainDriver:
             if drive := self._numbered.get(row.drive):
                 drive.result(row)
 
-    def abort(self, key: AttemptKey) -> None:
-        """End an attempt: its stream says so and closes."""
+    def abort(self, key: AttemptKey, *, is_kept: bool = False) -> None:
+        """End an attempt: its stream says so and closes. is_kept: what is cached of it stays for a while."""
         if drive := self.driven.get(key):
+            drive.is_kept = is_kept
             drive.fault(key, ABORTED)
 
     async def generate(self, stage: StageRunner, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
@@ -179,7 +188,10 @@ class ChainDriver:
         finally:
             drive.close()
             del self.driven[drive.key], self._numbered[number]
-            stage.stop(drive.key)
+            if drive.is_kept:
+                stage.park(drive.key)
+            else:
+                stage.stop(drive.key)
 
 
 def _parts(tokens: Sequence[int], most: int) -> list[list[int]]:

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from strata.errors import StrataError
 from strata.serving.hosted import HostedModel
 
+PARKED_S: Final = 10.0
+"""How long what an interrupted attempt has cached waits for whoever goes on with it; less where room is needed."""
 STOPPED: Final = 4096
 """Attempts that are remembered after their end: an abort may overtake the step it is about."""
 
@@ -95,6 +97,7 @@ class Holder:
         self.memory_bytes, self.slots = memory_bytes, slots
         self.plans: dict[int, Held] = {}
         self.sequences: dict[AttemptKey, Sequence] = {}
+        self.parked: dict[AttemptKey, Sequence] = {}
         self._layers: dict[int, Any] = {}
         self._stopped = OrderedDict[AttemptKey, None]()
 
@@ -106,7 +109,7 @@ class Holder:
     @property
     def kv_bytes(self) -> int:
         """Bytes reserved for keys and values."""
-        return sum(sequence.kv_bytes for sequence in self.sequences.values())
+        return sum(each.kv_bytes for held in (self.sequences, self.parked) for each in held.values())
 
     @property
     def kv_capacity_bytes(self) -> float:
@@ -169,6 +172,8 @@ class Holder:
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
         kv_bytes = self.model.kv_bytes(first, end, tokens=kv_tokens)
+        while self.parked and self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
+            del self.parked[next(iter(self.parked))]
         if self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
             room = max(0.0, self.kv_capacity_bytes - self.kv_bytes)
             raise Refused(f"{kv_tokens} tokens need {kv_bytes} bytes of KV memory; {room:.0f} are free")
@@ -180,11 +185,23 @@ class Holder:
         if self.sequences.pop(key, None) is not None:
             self._tidy()
 
+    def park(self, key: AttemptKey, now_s: float) -> None:
+        """Keep what a sequence has cached, without its slot: until it is taken, room is needed, or for a while."""
+        if sequence := self.sequences.pop(key, None):
+            sequence.moved_s = now_s
+            self.parked[key] = sequence
+            self._tidy()
+
+    def drop(self, before_s: float) -> None:
+        """Forget what was parked before."""
+        self.parked = {key: parked for key, parked in self.parked.items() if parked.moved_s >= before_s}
+
     def stop(self, key: AttemptKey) -> None:
         """Free what a sequence holds, for good: a step of it that comes late must not begin it anew."""
         self._stopped[key] = None
         if len(self._stopped) > STOPPED:
             self._stopped.popitem(last=False)
+        self.parked.pop(key, None)
         self.end(key)
 
     def idle(self, before_s: float, driven: Iterable[AttemptKey] = ()) -> list[AttemptKey]:

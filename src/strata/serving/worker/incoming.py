@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from strata.net.frames import FrameConnection, FrameError, WireFrame
-from strata.serving.wire import FaultMessage, OpenMessage
+from strata.serving.wire import FaultMessage, KvMessage, OpenMessage
 from strata.serving.worker import steps as codec
+from strata.serving.worker.handover import KvError
 from strata.serving.worker.holder import AttemptKey
 from strata.serving.worker.stage import Passage, StageRunner
 
@@ -37,13 +38,24 @@ class Incoming:
                 self._stage.deliver(codec.unpack_results(frame.number, frame.payload))
             case codec.OPEN:
                 self._open(frame.payload)
-            case codec.END:
+            case codec.END | codec.PARK:
                 for number in codec.unpack_end(frame.number, frame.payload):
                     if passage := self._passages.pop(number, None):
                         self._numbers.pop(passage.key, None)
-                        self._stage.end(passage.key)
+                        (self._stage.end if frame.kind == codec.END else self._stage.park)(passage.key)
+            case codec.ASK_KV:
+                self._stage.peers.tasks.start(self._give(frame))
             case _:
                 raise FrameError(f"a frame of kind {frame.kind}, which is none of a worker that sends steps")
+
+    async def _give(self, frame: WireFrame) -> None:
+        try:
+            parts = await self._stage.give(KvMessage.model_validate_json(frame.payload))
+        except (KvError, ValueError) as error:
+            self.connection.send(codec.NO_KV, frame.number, str(error).encode())
+            return
+        for part in (*parts, b""):
+            self.connection.send(codec.KV, frame.number, part)
 
     def _open(self, payload: bytes) -> None:
         try:

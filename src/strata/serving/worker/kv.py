@@ -5,15 +5,21 @@ Letters: T tokens, H query heads, G of them a key-value head, K head size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch.nn import functional
 
+from strata.serving.worker.handover import KvError
 from strata.workload.tiny import Tensor
 
+PART_TOKENS: Final = 64
+"""Tokens that travel together: a block of the cache."""
+_PART: Final = struct.Struct("<IHHH")
+_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 NO_WINDOWS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
@@ -67,13 +73,57 @@ class LayerKv:
             q, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
         )
 
+    def taken(self, tokens: int) -> list[bytes]:
+        """Return the first so many tokens' keys and values, a part each `PART_TOKENS` of them. Raises KvError."""
+        if self._rows is None or self._used < tokens or self._used > self._room:
+            raise KvError(f"{self._used} tokens are cached in room for {self._room}, not the first {tokens}")
+        _, _, heads, size = self._rows.shape
+        header = _PART.pack(tokens, heads, size, _DTYPES.index(self._rows.dtype))
+        return [
+            header + part.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            for part in self._rows[:, :tokens].split(PART_TOKENS, dim=1)
+        ]
+
+    def fill(self, tokens: int, parts: Sequence[bytes], device: str) -> None:
+        """Take what `taken` returned elsewhere. Raises KvError where it is something else."""
+        for i, part in enumerate(parts):
+            begin = i * PART_TOKENS
+            count = min(PART_TOKENS, tokens - begin)
+            if len(part) < _PART.size:
+                raise KvError(f"{len(part)} bytes are no keys and values")
+            of, heads, size, kind = _PART.unpack_from(part)
+            if of != tokens or count < 1 or kind >= len(_DTYPES) or tokens > self._room:
+                raise KvError(f"keys and values of {of} tokens are not those of {tokens} in room for {self._room}")
+            dtype = _DTYPES[kind]
+            if len(part) - _PART.size != 2 * count * heads * size * dtype.itemsize:
+                raise KvError(f"{len(part)} bytes are not the keys and values of {count} tokens")
+            values = torch.frombuffer(bytearray(part[_PART.size :]), dtype=dtype).view(2, count, heads, size)
+            if self._rows is None:
+                self._rows = torch.empty(2, self._room, heads, size, dtype=dtype, device=device)
+            if self._rows.shape[2:] != values.shape[2:] or self._rows.dtype != dtype:
+                raise KvError("the parts of a layer differ")
+            self._rows[:, begin : begin + count] = values.to(device)
+            self._used = begin + count
+        if self._used != tokens:
+            raise KvError(f"{self._used} of {tokens} tokens came")
+
 
 class KvCache(dict[int, LayerKv]):
     """Keys and values of one sequence of at most so many tokens, a layer an entry. windows: by layer."""
 
-    def __init__(self, max_tokens: int, windows: Mapping[int, int] = NO_WINDOWS) -> None:
+    def __init__(self, max_tokens: int, windows: Mapping[int, int] = NO_WINDOWS, device: str = "cpu") -> None:
         super().__init__()
-        self._max_tokens, self._windows = max_tokens, windows
+        self._max_tokens, self._windows, self._device = max_tokens, windows, device
+
+    def taken(self, layer: int, tokens: int) -> list[bytes]:
+        """Return the keys and values of the first so many tokens in one layer, which goes. Raises KvError."""
+        if layer not in self:
+            raise KvError(f"nothing is cached in layer {layer}")
+        return self.pop(layer).taken(tokens)
+
+    def fill(self, layer: int, tokens: int, parts: Sequence[bytes]) -> None:
+        """Take what another cache had of one layer. Raises KvError."""
+        self[layer].fill(tokens, parts, self._device)
 
     def __missing__(self, layer: int) -> LayerKv:
         self[layer] = made = LayerKv(self._max_tokens, self._windows.get(layer, 0))

@@ -53,7 +53,7 @@ class LayerMaker:
 
     def cache(self, max_tokens: int) -> KvCache:
         """Return the empty cache of a sequence."""
-        return KvCache(max_tokens)
+        return KvCache(max_tokens, device=self.device)
 
 
 @dataclass(frozen=True, slots=True)

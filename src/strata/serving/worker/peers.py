@@ -7,11 +7,11 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 from strata.net.frames import PING, FrameConnection, FrameError, WireFrame, connect
 from strata.serving.tasks import TaskSet
-from strata.serving.wire import FaultMessage, OpenMessage
+from strata.serving.wire import FaultMessage, KvMessage, OpenMessage
 from strata.serving.worker import steps as codec
 from strata.serving.worker.holder import AttemptKey
 
@@ -25,13 +25,19 @@ CHECKS: Final = 4
 """Pings within the time that a peer may be silent."""
 
 
+class _Parts(NamedTuple):
+    parts: list[bytes]
+    whole: asyncio.Future[None]
+
+
 class Link:
     """What goes to one worker: frames, in order, from the first one on that a connection is asked for."""
 
     def __init__(self, url: str, links: Links) -> None:
         self.url, self._links = url, links
         self._keys = dict[int, AttemptKey]()
-        self._next = 0
+        self._next = self._num_fetches = 0
+        self._fetches = dict[int, _Parts]()
         self._unsent: list[tuple[int, int, tuple[bytes, ...]]] | None = []
         self.connection = FrameConnection(
             self._heard, self._lost, frame_bytes=links.frame_bytes, frame_s=links.silence_s
@@ -54,10 +60,21 @@ class Link:
         """Send tokens to the worker that drives their sequences."""
         self._send(codec.RESULT, len(rows), codec.pack_results(rows))
 
-    def end(self, number: int) -> None:
-        """Have a sequence forgotten there."""
+    def end(self, number: int, *, is_kept: bool = False) -> None:
+        """Have a sequence forgotten there; or what it has cached kept for a while."""
         if self._keys.pop(number, None) is not None:
-            self._send(codec.END, 1, codec.pack_end(number))
+            self._send(codec.PARK if is_kept else codec.END, 1, codec.pack_end(number))
+
+    async def fetch(self, message: KvMessage) -> list[bytes]:
+        """Return the parts that are asked for. Raises FrameError where they are not there, or the link ends."""
+        self._num_fetches = number = (self._num_fetches + 1) % 2**16
+        self._fetches[number] = answer = _Parts([], asyncio.get_running_loop().create_future())
+        try:
+            self._send(codec.ASK_KV, number, message.model_dump_json().encode())
+            await answer.whole
+            return answer.parts
+        finally:
+            del self._fetches[number]
 
     async def hop_s(self) -> float:
         """Return half of the least time there and back. Raises FrameError where the link ends."""
@@ -103,6 +120,9 @@ class Link:
             await asyncio.sleep(silence_s / CHECKS)
 
     def _heard(self, frame: WireFrame) -> None:
+        if frame.kind in (codec.KV, codec.NO_KV):
+            self._take(frame)
+            return
         if frame.kind != codec.FAULT:
             raise FrameError(f"a frame of kind {frame.kind}, which is none of a worker that is sent to")
         try:
@@ -112,8 +132,22 @@ class Link:
         if key := self._keys.pop(fault.sequence, None):
             self._links.on_fault(key, fault)
 
+    def _take(self, frame: WireFrame) -> None:
+        answer = self._fetches.get(frame.number)
+        if answer is None or answer.whole.done():
+            return  # nobody waits for it any more
+        if frame.kind == codec.NO_KV:
+            answer.whole.set_exception(FrameError(frame.payload.decode(errors="replace")))
+        elif frame.payload:
+            answer.parts.append(frame.payload)
+        else:
+            answer.whole.set_result(None)
+
     def _lost(self, why: str) -> None:
         self._links.forget(self)
+        for answer in self._fetches.values():
+            if not answer.whole.done():
+                answer.whole.set_exception(FrameError(why))
         self._links.on_lost(self, why)
 
 

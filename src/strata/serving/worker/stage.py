@@ -16,7 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from strata.clock import Clock
-from strata.serving.wire import FaultMessage, OpenMessage, Phase, StepSample
+from strata.net.frames import FrameError
+from strata.serving.wire import FaultMessage, KeptMessage, KvMessage, OpenMessage, Phase, StepSample
+from strata.serving.worker.handover import KvError, give, take
 from strata.serving.worker.holder import ROWS, AttemptKey, DecodeRow, Draw, Holder, Refused, Sequence
 from strata.serving.worker.peers import Link, Links
 from strata.serving.worker.steps import Activations, ResultRow, StepRow
@@ -39,7 +41,7 @@ class Origin(Protocol):
 class Passage:
     """A sequence's way through this worker. onward: the link to the next one, and the number it has there.
 
-    num_waiting: steps that wait for their turn, or run.
+    num_waiting: steps that wait for their turn, or run. early: those that wait for what an earlier attempt kept.
     """
 
     key: AttemptKey
@@ -49,6 +51,7 @@ class Passage:
     onward: tuple[Link, int] | None = None
     back: Link | None = None
     num_waiting: int = 0
+    early: list[tuple[StepRow, Any]] | None = None
 
 
 class _Step(NamedTuple):
@@ -81,7 +84,7 @@ class StageRunner:
         self.samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
         self.num_steps = 0
         self.passages: dict[AttemptKey, Passage] = {}
-        self._clock = clock
+        self._clock, self._executor = clock, executor
         self._turns = Turns(
             self._compute,
             kind=lambda step: step.kind,
@@ -125,11 +128,16 @@ class StageRunner:
             )
         elif message.first_url != self.url:
             passage.back = self.peers.to(message.first_url)
+        if message.kept is not None:
+            passage.early = []
+            self.peers.tasks.start(self._take(passage, message.kept))
         return passage
 
     def enter(self, passage: Passage, row: StepRow, given: Any) -> None:
         """Have a step done. given: tokens on the first stage, hidden states [T, D] on others."""
-        if self._is_here(passage):
+        if passage.early is not None:
+            passage.early.append((row, given))
+        elif self._is_here(passage):
             passage.sequence.moved_s = self._clock()
             passage.num_waiting += 1
             self._turns.put(_Step(passage, row, given))
@@ -141,6 +149,32 @@ class StageRunner:
         if passage is not None and passage.onward is not None:
             link, number = passage.onward
             link.end(number)
+
+    def park(self, key: AttemptKey) -> None:
+        """End a sequence, and keep what it has cached for another attempt, here and at the workers after."""
+        self.holder.park(key, self._clock())
+        passage = self.passages.pop(key, None)
+        if passage is not None and passage.onward is not None:
+            link, number = passage.onward
+            link.end(number, is_kept=True)
+
+    async def give(self, message: KvMessage) -> list[bytes]:
+        """Return what an attempt has cached in one block of the model; it ends here. Raises KvError."""
+        key = AttemptKey(message.request_id, message.attempt)
+        if key in self.passages:  # who asks has heard of its end before this worker
+            self.park(key)
+        return await give(self.holder, self._executor, message)
+
+    async def _take(self, passage: Passage, kept: KeptMessage) -> None:
+        try:
+            await take(passage.key, kept, passage.sequence, peers=self.peers, executor=self._executor)
+        except (KvError, FrameError, TimeoutError) as error:
+            text = f"{self.node_id}: the keys and values of attempt {kept.attempt} did not come: {error}"
+            self.fail(passage.key, FaultMessage(error=text))
+            return
+        early, passage.early = passage.early or [], None
+        for row, given in early:
+            self.enter(passage, row, given)
 
     def stop(self, key: AttemptKey) -> None:
         """End a sequence for good, whatever still comes of it."""

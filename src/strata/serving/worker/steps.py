@@ -2,7 +2,9 @@
 
 OPEN: an OpenMessage as JSON. STEP: a row of integers for each step, then their float32 activations [tokens,
 hidden], little-endian, one after the other. RESULT: a row for each, the closing hop. END: numbers of sequences
-that are over. FAULT: a FaultMessage as JSON, against the direction of steps.
+that are over. FAULT: a FaultMessage as JSON, against the direction of steps. PARK: as END, but what they have
+cached stays for a while. ASK_KV: a KvMessage as JSON, answered under the same number by KV, a part each and an
+empty one at the end, or by NO_KV, saying why.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ STEP: Final = 2
 RESULT: Final = 3
 END: Final = 4
 FAULT: Final = 5
+PARK: Final = 6
+ASK_KV: Final = 7
+KV: Final = 8
+NO_KV: Final = 9
 
 ROWS_A_FRAME: Final = 2**16 - 1
 _STEP: Final = struct.Struct("<IIIHHB3x")

@@ -13,7 +13,7 @@ from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
-from strata.serving.worker.holder import AttemptKey, Holder, StageMaker
+from strata.serving.worker.holder import PARKED_S, AttemptKey, Holder, StageMaker
 from strata.serving.worker.incoming import Incoming
 from strata.serving.worker.peers import Links
 from strata.serving.worker.stage import StageRunner
@@ -110,16 +110,19 @@ class Worker:
         """Return what takes steps from another worker's connection."""
         return Incoming(self.stage, frame_bytes=self.peers.frame_bytes, frame_s=self._step_limit_s)
 
-    def abort(self, key: AttemptKey) -> None:
-        """Stop an attempt and free what it holds, here and at the workers after."""
+    def abort(self, key: AttemptKey, *, is_kept: bool = False) -> None:
+        """Stop an attempt and free what it holds, here and at the workers after; or have all keep it a while."""
         if key in self.driver.driven:
-            self.driver.abort(key)
+            self.driver.abort(key, is_kept=is_kept)
+        elif is_kept:
+            self.stage.park(key)
         else:
             self.stage.stop(key)
 
     def expire(self) -> list[AttemptKey]:
         """End orphans; return them. End what waits for layers that hang."""
         self.stage.fail_late(self._clock() - self._step_limit_s, self._step_limit_s)
+        self.holder.drop(self._clock() - PARKED_S)
         orphans = self.holder.idle(self._clock() - self._lease_s, self.driver.driven)
         for key in orphans:
             self.stage.end(key)
@@ -128,7 +131,7 @@ class Worker:
     async def expire_forever(self) -> None:
         """End orphans as long as the worker lives."""
         while True:
-            await asyncio.sleep(min(self._lease_s, self._step_limit_s) / 4)
+            await asyncio.sleep(min(self._lease_s, self._step_limit_s, PARKED_S) / 4)
             for key in self.expire():
                 log.warning("attempt %d of %s did not move for %g s", key.attempt, key.request_id, self._lease_s)
 
