@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from strata.api.explain import who
+from strata.cli.plan_table import show_gap, show_reasons
 from strata.tables import Shown, rows
 from strata.units import show_count, show_time, show_usd
 
@@ -16,14 +17,14 @@ def show_serving(data: dict[str, Any], *, saved: str = "", next_command: bool = 
     """Print an answer (the dict of `ServingAnswer.to_dict`) in 80 columns."""
     if not data["pipelines"]:
         yield f"no plan fits {data['name']}"
-        yield from _reasons(data["reasons"])
+        yield from show_reasons(data["reasons"])
         return
     yield from _pipelines(data)
     yield from _figures(data)
     yield ""
     for note in data["job"].get("notes", []):
         yield f"  note: {note}"
-    yield from _reasons(data["reasons"])
+    yield from show_reasons(data["reasons"])
     yield from _why_not(data)
     yield from _unused(data["unused"])
     if next_command:
@@ -101,16 +102,10 @@ def _figures(data: dict[str, Any]) -> Shown:
             + (f" ({show_usd(hourly)}/h)" if hourly is not None else ""),
         )
     if figures["gap"] is not None:
-        gap = "0.01 %" if figures["gap"] < 1e-4 else f"{figures['gap']:.2%}".replace("%", " %")
-        bound = show_count(figures["bound_tokens_per_s"])
+        gap, bound = show_gap(figures["gap"]), show_count(figures["bound_tokens_per_s"])
         lines.append(f"stages within {gap} of the upper bound, {bound} tokens/s")
     for line in lines:
         yield f"  {line}"
-
-
-def _reasons(reasons: list[dict[str, Any]]) -> Shown:
-    for reason in reasons:
-        yield f"  {reason['token']}: {reason['text']}"
 
 
 def _why_not(data: dict[str, Any]) -> Shown:

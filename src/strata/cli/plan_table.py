@@ -36,7 +36,7 @@ def show_table(data: dict[str, Any]) -> Shown:
 def show_comparison(data: dict[str, Any], *, saved: str | None = None, next_command: bool = True) -> Shown:
     """Print what the plans are compared with, and why they are what they are."""
     if not data["plans"]:
-        yield from _reasons(data["reasons"])
+        yield from show_reasons(data["reasons"])
         return
     if data["baselines"]:
         yield ""
@@ -50,7 +50,7 @@ def show_comparison(data: dict[str, Any], *, saved: str | None = None, next_comm
     yield ""
     for note in data["job"].get("notes", []):
         yield f"  note: {note}"
-    yield from _reasons(data["reasons"])
+    yield from show_reasons(data["reasons"])
     yield from _why_not(data)
     if next_command:
         yield from _next(data, saved)
@@ -139,16 +139,19 @@ def _proof(data: dict[str, Any]) -> Shown:
     proof = data["proof"]
     if proof["gap"] is None:
         return
-    # A gap below what the search resolves is printed as that, not as a rounder zero.
-    gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
     bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
     yield (
-        f"  optimality gap ≤ {gap} over all layer splits{bound}; {proof['branches']:,} branches, "
-        f"{proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
+        f"  optimality gap ≤ {show_gap(proof['gap'])} over all layer splits{bound}; "
+        f"{proof['branches']:,} branches, {proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
     )
     partly = [str(rank) for rank in proof.get("rows_searched_in_part", []) if rank <= len(data["plans"])]
     if partly:
         yield f"  searched in part, so that the same domains may do better: plan {', '.join(partly)}"
+
+
+def show_gap(gap: float) -> str:
+    """Return a gap as people read it; below what searches resolve it is that, not a rounder zero."""
+    return "0.01 %" if gap < 1e-4 else f"{gap:.2%}".replace("%", " %")
 
 
 def _baselines(data: dict[str, Any]) -> Shown:
@@ -219,7 +222,8 @@ def _front(front: list[dict[str, Any]]) -> Shown:
     yield rows(["Pareto: step", "util", "$/Mtok", "GPUs", "plan"], body, right=range(4))
 
 
-def _reasons(reasons: list[dict[str, Any]]) -> Shown:
+def show_reasons(reasons: list[dict[str, Any]]) -> Shown:
+    """Print reasons, a line each."""
     for reason in reasons:
         yield f"  {reason['token']}: {reason['text']}"
 
