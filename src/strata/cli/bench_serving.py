@@ -113,8 +113,9 @@ def gateway(
 ) -> int:
     """Ask a made-up engine directly and through gateways, and say what these add.
 
-    The engine streams events as large as vLLM's. cpu_ms_per_request is the CPU time of strata's gateway: what to
-    compare on a machine with other work, where times are not to be had.
+    The engine streams events as large as vLLM's. vllm-router and sglang-router are started before it, with their
+    defaults, where these programs are found. cpu_ms_per_request is the CPU time of a gateway that was started
+    here: what to compare on a machine with other work, where times are not to be had.
 
     \b
     strata bench gateway --tokens 128 --gap 10ms -o json

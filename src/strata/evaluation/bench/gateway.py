@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,7 +30,9 @@ from strata.errors import StrataError
 from strata.tables import Line, Shown, rows
 
 MODEL: Final = "bench"
-PEERS: Final = ("vllm-router", "sglang-router", "dynamo")
+ROUTERS: Final = {"vllm-router": (), "sglang-router": ("launch",)}
+"""Programs, and how they are told to start: where they are found they are measured as they are by default."""
+PEERS: Final = (*ROUTERS, "dynamo")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 START_S: Final = 60.0
 EVENT: Final = (
@@ -53,18 +57,30 @@ class GatewayLoad:
 
 
 def measure(load: GatewayLoad, *, peers: Mapping[str, str], engine_port: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a run for each way. peers: addresses, by name, of gateways that stand before the engine's port."""
+    """Yield a run for each way: strata's gateway, routers that are installed, and peers.
+
+    peers: addresses, by name, of gateways that stand before the engine's port already.
+    """
     with _engine(engine_port) as port:
         engine = f"http://127.0.0.1:{port}"
+        asyncio.run(_run(engine, replace(load, requests=load.clients)))  # warm, as the others
         yield {"through": "direct", **asyncio.run(_run(engine, load))}
         with _strata(engine) as (url, pid):
-            asyncio.run(_run(url, replace(load, requests=load.clients)))  # warm
-            before_s = cpu_s(pid)
-            run = asyncio.run(_run(url, load))
-            spent_s = cpu_s(pid) - before_s
-            yield {"through": "strata", **run, "cpu_ms_per_request": 1e3 * spent_s / load.requests}
+            yield {"through": "strata", **_measured(url, pid, load)}
+        for name, command in ROUTERS.items():
+            if name not in peers and (program := shutil.which(name)):
+                with _router([program, *command], engine) as (url, pid):
+                    yield {"through": name, **_measured(url, pid, load)}
         for name, url in peers.items():
             yield {"through": name, **asyncio.run(_run(url, load))}
+
+
+def _measured(url: str, pid: int, load: GatewayLoad) -> dict[str, Any]:
+    """Return a run through a gateway of ours, warm, with what it took of a processor."""
+    asyncio.run(_run(url, replace(load, requests=load.clients)))
+    before_s = cpu_s(pid)
+    run = asyncio.run(_run(url, load))
+    return {**run, "cpu_ms_per_request": 1e3 * (cpu_s(pid) - before_s) / load.requests}
 
 
 def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -92,7 +108,10 @@ def show(data: dict[str, Any]) -> Shown:
     )
     yield rows(headers, body, right=range(1, len(headers)))
     if data["missing"]:
-        yield Line(f"not measured, since none was named with --peer: {', '.join(data['missing'])}", style="yellow")
+        yield Line(
+            f"not measured, since neither installed nor named with --peer: {', '.join(data['missing'])}",
+            style="yellow",
+        )
 
 
 def _cell(run: dict[str, Any], key: str) -> str:
@@ -111,19 +130,23 @@ async def _run(url: str, load: GatewayLoad) -> dict[str, Any]:
     ttft_s, tpot_s, errors = list[float](), list[float](), list[str]()
 
     async def client() -> None:
-        while left:
-            left.pop()
-            try:
-                first_s, whole_s, count = await asyncio.wait_for(
-                    _ask(url, load), START_S + load.tokens * load.gap_s
-                )
-            except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError) as error:
-                errors.append(f"{type(error).__name__}: {error}")
-                continue
-            if count != load.tokens:
-                errors.append(f"{count} events instead of {load.tokens}")
-            ttft_s.append(first_s)
-            tpot_s.append((whole_s - first_s) / max(load.tokens - 1, 1))
+        connection = _Connection(url)
+        try:
+            while left:
+                left.pop()
+                try:
+                    within_s = START_S + load.tokens * load.gap_s
+                    first_s, whole_s, count = await asyncio.wait_for(connection.ask(load), within_s)
+                except (OSError, ValueError, TimeoutError) as error:
+                    errors.append(f"{type(error).__name__}: {error}")
+                    connection.close()
+                    continue
+                if count != load.tokens:
+                    errors.append(f"{count} events instead of {load.tokens}")
+                ttft_s.append(first_s)
+                tpot_s.append((whole_s - first_s) / max(load.tokens - 1, 1))
+        finally:
+            connection.close()
 
     started = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(load.clients)))
@@ -143,20 +166,36 @@ async def _run(url: str, load: GatewayLoad) -> dict[str, Any]:
     }
 
 
-async def _ask(url: str, load: GatewayLoad) -> tuple[float, float, int]:
-    """Return the seconds until the first event and until the last, and the number of events with text."""
-    parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    try:
-        ask = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
-        body = json.dumps(ask | {"max_tokens": load.tokens, "gap_s": load.gap_s}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n"
+class _Connection:
+    """A client's, which it keeps from one request to the next, as clients' libraries do."""
+
+    def __init__(self, url: str) -> None:
+        self._parts, self._url = urlsplit(url), url
+        self._ends: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    def close(self) -> None:
+        """Begin anew with the next request."""
+        if self._ends:
+            self._ends[1].close()
+        self._ends = None
+
+    async def ask(self, load: GatewayLoad) -> tuple[float, float, int]:
+        """Return the seconds until the first event and until the last, and the number of events with text."""
+        if self._ends is None or self._ends[0].at_eof():
+            self.close()
+            self._ends = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        reader, writer = self._ends
+        # Routers hand on what is said, but not every key.
+        message = json.dumps([load.tokens, load.gap_s])
+        ask = {"model": MODEL, "messages": [{"role": "user", "content": message}], "stream": True}
+        body = json.dumps(ask | {"max_tokens": load.tokens}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self._parts.netloc}\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         started = time.perf_counter()
         writer.write(head.encode() + body)
         status = await reader.readline()
         if b" 200 " not in status:
-            raise ValueError(f"{url} answered {status.decode(errors='replace').strip()}")
+            raise ValueError(f"{self._url} answered {status.decode(errors='replace').strip()}")
         first_s, count = 0.0, 0
         while data := await reader.read(2**16):
             num_tokens = data.count(b'"content":" token"')
@@ -165,18 +204,16 @@ async def _ask(url: str, load: GatewayLoad) -> tuple[float, float, int]:
             count += num_tokens
             if data.endswith(b"0\r\n\r\n"):  # the last chunk
                 break
+        else:
+            self.close()
         return first_s, time.perf_counter() - started, count
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
 
 
 # The engine
 
 
 class _Engine(asyncio.Protocol):
-    """Answers every POST with events, written one by one, and every GET with the model it serves."""
+    """Answers a chat with events, written one by one, and all else with the model it serves."""
 
     def __init__(self) -> None:
         self._data, self._tasks = b"", set[asyncio.Task[None]]()
@@ -194,12 +231,11 @@ class _Engine(asyncio.Protocol):
             if len(rest) < length:
                 return
             self._data = rest[length:]
-            if head.startswith(b"GET"):
+            if not head.startswith(b"POST /v1/chat/completions "):  # routers ask more than we do
                 model = b'{"data":[{"id":"%s"}]}' % MODEL.encode()
                 self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(model) + model)
                 continue
-            body = json.loads(rest[:length])
-            stream = self._stream(body["max_tokens"], body["gap_s"])
+            stream = self._stream(*json.loads(json.loads(rest[:length])["messages"][0]["content"]))
             task = asyncio.get_running_loop().create_task(stream)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -262,6 +298,30 @@ def _strata(engine: str) -> Iterator[tuple[str, int]]:
             process.wait(START_S)
         finally:
             process.kill()
+
+
+@contextmanager
+def _router(command: list[str], engine: str) -> Iterator[tuple[str, int]]:
+    """Yield the address of another router before the engine, and the number of its process."""
+    port, metrics_port = _free_port(), _free_port()
+    url = f"http://127.0.0.1:{port}"
+    command += ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            ends_s = time.monotonic() + START_S
+            while asyncio.run(_run(url, GatewayLoad(1, 1, 1)))["errors"]:
+                if process.poll() is not None or time.monotonic() > ends_s:
+                    raise StrataError(f"{command[0]} did not start", hint=" ".join(command))
+                time.sleep(0.2)
+            yield url, process.pid
+        finally:
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def cpu_s(pid: int) -> float:

@@ -8,7 +8,8 @@ OpenAI's have.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+import re
+from typing import Any, Final, NamedTuple
 
 from strata.serving.gateway.openai import ApiError, Usage, Writer, event
 from strata.serving.gateway.request_stream import RequestStream
@@ -26,6 +27,36 @@ class EngineFailed(Exception):
         self.fault = fault
 
 
+class Usual(NamedTuple):
+    """An event but for its text, theirs and ours: most of a stream are alike, and need not be read again."""
+
+    begin: bytes
+    end: bytes
+    before: bytes
+    after: bytes
+
+    def text(self, payload: bytes) -> str:
+        """Return the text of an event like this; nothing where it is not, or where its text is not plain."""
+        if not (payload.startswith(self.begin) and payload.endswith(self.end)):
+            return ""
+        text = payload[len(self.begin) : -len(self.end)]
+        return text.decode() if _PLAIN(text) else ""
+
+
+_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+').fullmatch
+"""What stands for itself between JSON's quotation marks."""
+
+
+def _usual(payload: bytes, ours: bytes, text: Any) -> Usual | None:
+    """Return an event, theirs and ours, without its text; None where that has no one place."""
+    quoted = b'"%s"' % text.encode(errors="replace") if isinstance(text, str) and text else b""
+    if not quoted or not _PLAIN(quoted[1:-1]) or payload.count(quoted) != 1 or ours.count(quoted) != 1:
+        return None
+    begin, _, end = payload.partition(quoted)
+    before, _, after = ours.partition(quoted)
+    return Usual(begin + b'"', b'"' + end, b"data: " + before + b'"', b'"' + after + b"\n\n")
+
+
 class Relay:
     """Events of one attempt. `is_done`: all of the answer has come, whether or not the engine said [DONE]."""
 
@@ -36,6 +67,7 @@ class Relay:
         self._ended = set[int]()
         self._exchange: tuple[tuple[bytes, bytes], ...] | None = None
         self._is_first = True
+        self._usual: Usual | None = None
 
     @property
     def is_done(self) -> bool:
@@ -61,6 +93,9 @@ class Relay:
         return b"".join(out), False
 
     def _event(self, payload: bytes) -> bytes:
+        if (usual := self._usual) and (text := usual.text(payload)):
+            self._take(text)
+            return usual.before + text.encode() + usual.after
         chunk = json.loads(payload)
         if not isinstance(chunk, dict):
             raise ValueError("an event is no object")
@@ -84,9 +119,17 @@ class Relay:
             self._is_first, self._exchange = False, self._exchanges(chunk, payload)
         if is_changed or self._exchange is None:
             return event(self._writer.relayed(chunk, is_chunk=True))
-        for theirs, ours in self._exchange:
-            payload = payload.replace(theirs, ours, 1)
-        return b"data: " + payload + b"\n\n"
+        ours = payload
+        for old, new in self._exchange:
+            ours = ours.replace(old, new, 1)
+        if not usage and len(choices) == 1 and not choices[0].get("finish_reason"):
+            message = choices[0].get("text") or (choices[0].get("delta") or {}).get("content")
+            self._usual = _usual(payload, ours, message)
+        return b"data: " + ours + b"\n\n"
+
+    def _take(self, text: str) -> None:
+        self.stream.texts.append(text)
+        self.stream.num_generated += 1
 
     def _choice(self, choice: dict[str, Any]) -> bool:
         """Note what a choice says; return whether it must not be handed on as it is."""
@@ -102,8 +145,7 @@ class Relay:
             is_changed = True
         stream.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
         if text := choice.get("text") or delta.get("content"):
-            stream.texts.append(str(text))
-            stream.num_generated += 1
+            self._take(str(text))
         return is_changed
 
     def _exchanges(self, chunk: dict[str, Any], payload: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
