@@ -363,5 +363,7 @@ def test_a_worker_that_leaves_keeps_what_it_has_until_its_successor_is_told_wher
             assert message["kept"]["tokens"] == len(message["prompt"]) + len(message["generated"]) - 1
             assert [stage["url"] for stage in message["kept"]["stages"]] == [one.url]
             assert message["kept"]["attempt"] == 1
+            assert len(aborts) == 1
         else:
             assert message["kept"] is None
+            assert aborts[1] == {"request_id": "cmpl-1", "attempt": 1, "is_kept": False}

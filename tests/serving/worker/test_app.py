@@ -392,6 +392,31 @@ def test_a_sequence_that_is_not_here_is_no_trouble():
     assert json.loads(fault.payload)["error"].startswith("a: 100000000 tokens need ")
 
 
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"{}", "Field required"),
+        (b"\xff", "Invalid JSON"),
+        (b'{"request_id": "r", "attempt": 1, "layer": 1, "tokens": 5}', "attempt 1 of r is not kept here"),
+        (b'{"request_id": "s", "attempt": 1, "layer": 99, "tokens": 5}', "layer 99 has not 5 tokens"),
+        (b'{"request_id": "s", "attempt": 1, "layer": 1, "tokens": 10000}', "layer 1 has not 10000 tokens"),
+    ],
+)
+def test_keys_and_values_that_are_not_here_are_refused_with_a_reason(payload, words):
+    async def answer():
+        async with Wired() as wired:
+            peer = await Peer().open(wired)
+            peer.connection.send(codec.OPEN, 1, opened(wired, request_id="s"))
+            peer.connection.send(codec.PARK, 1, codec.pack_end(3))
+            peer.connection.send(codec.ASK_KV, 77, payload)
+            frame = await peer.frames.get()
+            return frame.kind, frame.number, frame.payload.decode()
+
+    kind, number, text = run(answer())
+    assert (kind, number) == (codec.NO_KV, 77)
+    assert words in text
+
+
 def test_an_end_frees_what_a_sequence_holds():
     async def timeline():
         async with Wired() as wired:

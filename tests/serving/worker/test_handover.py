@@ -116,6 +116,18 @@ def test_what_is_parked_makes_room_for_what_runs():
     assert line.node_id is None
 
 
+def test_what_goes_on_where_it_was_needs_no_memory_besides():
+    memory_bytes = SHAPE.weight_bytes(0, 6) + SHAPE.kv_bytes(0, 6, tokens=12)
+
+    async def scenario():
+        async with Cluster(memory_bytes=memory_bytes) as cluster:
+            message, tokens = await parked(cluster, 3)
+            lines = await goes_on(cluster, message, tokens, message.stages)
+            return tokens + [line.token for line in lines if line.token is not None]
+
+    assert run(scenario()) == run(whole())
+
+
 def test_who_asks_before_the_worker_has_heard_of_the_end_is_given_what_runs():
     async def scenario():
         async with Cluster(*THREE) as cluster:

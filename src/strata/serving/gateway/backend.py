@@ -56,8 +56,8 @@ class BackendClient(ABC):
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Stop what still runs of an attempt, as far as nodes can be reached."""
 
-    async def park(self, stream: RequestStream, attempt: int) -> None:
-        """Stop an attempt of workers, and have them keep what they have cached of it."""
+    async def park(self, stream: RequestStream, attempt: int, *, is_kept: bool = True) -> None:
+        """Stop an attempt of workers, and have them keep what they have cached of it; or keep it no longer."""
         raise AssertionError(f"attempt {attempt} of {stream.request_id} is no worker's")
 
     async def load(self, order: Load) -> None:

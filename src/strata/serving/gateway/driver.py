@@ -165,7 +165,9 @@ class Driver:
         estimate = self.core.hand_over(
             dispatch, prompt_tokens=stream.signal.prompt_tokens, generated=len(stream.generated)
         )
-        if estimate is None or not estimate.is_chosen:
+        if dispatch.kept and (estimate is None or not estimate.is_chosen):
+            # Nobody comes for it: a worker that leaves need not wait.
+            self.tasks.start(self.backend_client.park(stream, dispatch.kept.attempt, is_kept=False))
             dispatch = replace(dispatch, kept=None)
         task = self.tasks.start(self._run(stream, dispatch))
         stream.begin(dispatch.attempt, task, [stage.node_id for stage in dispatch.route.stages])

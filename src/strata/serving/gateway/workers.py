@@ -137,16 +137,18 @@ class Workers(BackendClient):
         message = wire.AbortMessage(request_id=request_id, attempt=attempt)
         await asyncio.gather(*(self._tell(name, "abort", message, retries_s=()) for name in node_ids))
 
-    async def park(self, stream: RequestStream, attempt: int) -> None:
-        """Have an attempt's workers keep what they have cached; one that has ended has nothing."""
+    async def park(self, stream: RequestStream, attempt: int, *, is_kept: bool = True) -> None:
+        """Have an attempt's workers keep what they have cached, which the first tells the others; or forget it."""
         if stream.sent is None or stream.sent.attempt != attempt:
-            return
-        message = wire.AbortMessage(request_id=stream.request_id, attempt=attempt, is_kept=True)
-        url = stream.sent.stages[0].url
-        try:
-            await self.client.post(f"{url}/abort", content=message.model_dump_json(), timeout=ORDER_TIMEOUT_S)
-        except httpx.HTTPError as error:
-            log.info("%s did not take /abort: %s: %s", url, type(error).__name__, error)
+            return  # it never began, or another one has
+        message = wire.AbortMessage(request_id=stream.request_id, attempt=attempt, is_kept=is_kept)
+        urls = [stage.url for stage in stream.sent.stages]
+        content = message.model_dump_json()
+        for url in urls[:1] if is_kept else urls:
+            try:
+                await self.client.post(f"{url}/abort", content=content, timeout=ORDER_TIMEOUT_S)
+            except httpx.HTTPError as error:
+                log.info("%s did not take /abort: %s: %s", url, type(error).__name__, error)
 
     async def load(self, order: Load) -> None:
         """Tell a node to load a range."""

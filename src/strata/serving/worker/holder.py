@@ -157,9 +157,17 @@ class Holder:
             self._tidy()
 
     def begin(
-        self, key: AttemptKey, version: int, first: int, end: int, *, kv_tokens: int, now_s: float
+        self,
+        key: AttemptKey,
+        version: int,
+        first: int,
+        end: int,
+        *,
+        kv_tokens: int,
+        now_s: float,
+        source: AttemptKey | None = None,
     ) -> Sequence:
-        """Reserve a slot and memory for a sequence.
+        """Reserve a slot and memory for a sequence. source: whose parked memory goes over to it, layer by layer.
 
         Raises Refused: the plan is not ready here, or there is no room.
         """
@@ -172,10 +180,14 @@ class Holder:
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
         kv_bytes = self.model.kv_bytes(first, end, tokens=kv_tokens)
-        while self.parked and self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
-            del self.parked[next(iter(self.parked))]
-        if self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
-            room = max(0.0, self.kv_capacity_bytes - self.kv_bytes)
+        room = self.kv_capacity_bytes - self.kv_bytes
+        if source in self.parked:
+            room += self.parked[source].kv_bytes
+        for other in [each for each in self.parked if each != source]:
+            if kv_bytes > room:
+                room += self.parked.pop(other).kv_bytes
+        if kv_bytes > room:
+            room = max(0.0, room)
             raise Refused(f"{kv_tokens} tokens need {kv_bytes} bytes of KV memory; {room:.0f} are free")
         self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
         return sequence

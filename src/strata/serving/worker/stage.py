@@ -112,7 +112,13 @@ class StageRunner:
             return None
         try:
             sequence = self.holder.begin(
-                key, here.version, here.first, here.end, kv_tokens=message.kv_tokens, now_s=self._clock()
+                key,
+                here.version,
+                here.first,
+                here.end,
+                kv_tokens=message.kv_tokens,
+                now_s=self._clock(),
+                source=AttemptKey(message.request_id, message.kept.attempt) if message.kept else None,
             )
         except Refused as refused:
             # A full node is healthy; one that lost what it should hold is not.
