@@ -56,7 +56,8 @@ def serving_manifests(saved: ServingPlan, *, drivers: Mapping[str, DriverEntry])
         files[f"pipeline-{ranks.number}.yaml"] = _head(plan, f"pipeline {ranks.number}") + documents(
             made, namespace
         )
-        backends.append(ranks.backend(name if len(ranks.hosts) == 1 else f"{name}-0.{name}", vllm.PORT))
+        host = name if len(ranks.hosts) == 1 else f"{name}-0.{name}"
+        backends.append(ranks.backend(f"{host}:{ranks.port(vllm.PORT)}"))
     shared = {"metadata": {"name": settings, "labels": _labels(job, settings)}, "data": {"MODEL": UNKNOWN}}
     gateway = [(CONFIG_MAP, shared), *_gateway(_labels(job, f"{job}-gateway"), backends)]
     files["gateway.yaml"] = _head(plan, "the gateway", *notes) + documents(gateway, namespace)

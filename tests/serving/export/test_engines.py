@@ -251,12 +251,12 @@ def test_quantised_plans_say_so_to_the_engine():
 
 def test_the_gateway_gets_every_pipeline_as_a_backend(tmp_path):
     write(tmp_path, vllm.render(EVEN).files)
-    code, lines, _ = run(tmp_path, "gateway.sh", "--port", "80", HEAD_1="h1", HEAD_2="h2")
+    code, lines, _ = run(tmp_path, "gateway.sh", "--port", "80", HEAD_1="h1", HEAD_2="h2", PORT_2="81")
     assert code == 0
     _, first, second, rest = re.split(r" --backend |(?= --port)", lines[0])
     assert rest == " --port 80"
     assert read_backend(first) == Backend("http://h1:8000", slots=EVEN.pipelines[0].slots)
-    assert read_backend(second) == Backend("http://h2:8000", slots=EVEN.pipelines[1].slots)
+    assert read_backend(second) == Backend("http://h2:81", slots=EVEN.pipelines[1].slots)
 
 
 @ENGINES

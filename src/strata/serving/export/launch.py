@@ -83,9 +83,9 @@ class Ranks:
             return limit, "the limit of the job or its model"
         return job.context_tokens, "mean prompt and output: neither job nor model states a limit"
 
-    def backend(self, address: str, port: int) -> str:
-        """Return what a gateway is given to reach it."""
-        return f"http://{address}:{self.port(port)},slots={max(1, self.pipeline.slots)}"
+    def backend(self, place: str) -> str:
+        """Return what a gateway is given to reach it at `HOST:PORT`."""
+        return f"http://{place},slots={max(1, self.pipeline.slots)}"
 
     def port(self, first: int) -> int:
         """Return a default port that no other pipeline with its head on the same machine has."""
@@ -214,6 +214,7 @@ def _gateway_script(every: Sequence[Ranks], *, port: int) -> str:
             "One address for all pipelines: each is a whole backend of the gateway, which routes requests.",
             "Written by strata export. Arguments go to the gateway, for example --host 0.0.0.0 --port 8080.",
             *(f"  HEAD_{ranks.number}  address of {ranks.hosts[0].node.id}" for ranks in every),
+            *(f"  PORT_{ranks.number}  PORT of its script (default {ranks.port(port)})" for ranks in every),
         ]
     )
     required = "".join(
@@ -221,7 +222,10 @@ def _gateway_script(every: Sequence[Ranks], *, port: int) -> str:
         for ranks in every
     )
     # The engine itself says which model it serves.
-    backends = arguments(*(("--backend", Shell(ranks.backend(f"$HEAD_{ranks.number}", port))) for ranks in every))
+    places = [f"$HEAD_{ranks.number}:${{PORT_{ranks.number}:-{ranks.port(port)}}}" for ranks in every]
+    backends = arguments(
+        *(("--backend", Shell(ranks.backend(place))) for ranks, place in zip(every, places, strict=True))
+    )
     return f'#!/usr/bin/env bash\n{head}set -euo pipefail\n{required}exec strata serve gateway{backends} "$@"\n'
 
 
