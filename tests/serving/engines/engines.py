@@ -24,6 +24,8 @@ from tests.support.real_processes import LIMIT_S, until
 HERE = Path(__file__).parent
 MODEL = "llama"
 BEATS = ["--heartbeat-timeout", "24"]  # a look every two seconds
+START_S = 1200.0
+"""vLLM imports for a minute on two quiet cores, and was seen to take four on busy ones."""
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -83,7 +85,7 @@ class Engine:
 
     def wait(self) -> None:
         """Return when it answers."""
-        until(self.is_up, lambda: f"{self.url}: {self.log.read_text()[-4000:]}")
+        until(self.is_up, lambda: f"{self.url}: {self.log.read_text()[-4000:]}", limit_s=START_S)
 
     def ask(self, path: str = "completions", **fields) -> dict:
         """Ask it, past the gateway."""
