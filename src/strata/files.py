@@ -138,7 +138,11 @@ def _tidy(schema: Any) -> Any:
 
 def read_document(path: str | Path) -> Document:
     """Read a YAML or JSON file. Raises BadFile for anything else, and UsageError for a missing file."""
-    name, text = str(path), read_text(path)
+    return parse_document(str(path), read_text(path))
+
+
+def parse_document(name: str, text: str) -> Document:
+    """Read YAML or JSON. Raises BadFile for anything else; its faults name what was read."""
     builder = _Builder(name)
     try:
         data = builder.build(text)

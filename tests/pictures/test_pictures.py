@@ -14,6 +14,7 @@ from strata.pictures.heat import acu_map
 from strata.pictures.ranges import layer_ranges
 from strata.pictures.spent import spent_bars
 from strata.pictures.wan import wan_map
+from strata.pictures.waterfall import request_spans, waterfall
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = st.text(min_size=1, max_size=30)
@@ -108,3 +109,34 @@ def test_a_card_whose_acu_is_not_known_is_drawn():
         "name": "A", "accelerator": "x", "num_devices": 8, "devices_per_node": 8,
     }  # fmt: skip
     assert "ACU not known" in acu_map([domain])
+
+
+GAPS = st.lists(st.floats(0, 1e3), min_size=2, max_size=8)
+
+
+@given(gaps=GAPS, first_part=st.floats(0, 1), name=NAMES)
+def test_a_requests_parts_follow_each_other_from_its_arrival_to_its_end(gaps, first_part, name):
+    """Attempts that are lost, each after a wait, and one that ends."""
+    timeline, at_s = [], 0.0
+    for number in range(0, len(gaps) - 1, 2):
+        sent_s, end_s = at_s + gaps[number], at_s + gaps[number] + gaps[number + 1]
+        timeline.append({"attempt": number, "waited_s": sent_s, "route": [[name, 0, 4], ["b", 4, 8]]})
+        timeline.append({"interrupted_after_s": end_s, "reason": {}})
+        at_s = end_s
+    first_s = sent_s + first_part * (end_s - sent_s)
+    timeline[-1] = {"finished_after_s": end_s, "tokens": 3, "first_token_after_s": first_s}
+    spans = list(request_spans(timeline))
+    assert spans[0].begin_s == 0
+    assert all(a.end_s == b.begin_s for a, b in pairwise(spans))
+    assert spans[-1].end_s == end_s
+    assert spans[-1].where == f"{name} > b"
+    request = {"request_id": name, "timeline": timeline}
+    titles = parsed(waterfall([request])).iter(f"{SVG}title")
+    assert len(list(titles)) == 1 + sum(span.end_s > span.begin_s for span in spans)
+    assert len(list(parsed(waterfall([request, request])).iter(f"{SVG}text"))) == 4 + 2 * 2
+
+
+def test_a_request_that_was_refused_or_waits_has_no_part():
+    assert list(request_spans([{"rejected": {}}])) == []
+    assert list(request_spans([])) == []
+    assert [span.kind for span in request_spans([{"cancelled_after_s": 1.0}])] == ["waiting"]

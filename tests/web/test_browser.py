@@ -128,6 +128,25 @@ def test_a_slider_ranks_the_plans_of_ten_domains_again(tab, address):
     assert tab.locator("#weights output").nth(2).inner_text() == "1"
 
 
+def test_a_form_of_a_page_is_taken(tab, address):
+    """Where no referrer may be told, browsers say that a page's own forms come from `null`: all were refused."""
+    tab.goto(address + "/plans/3")
+    tab.fill("input[name=settings]", "job.global_batch=16")
+    tab.press("input[name=settings]", "Enter")
+    tab.wait_for_selector("text=job.global_batch=16")
+    assert tab.faults == []
+
+
+def test_a_browser_shows_the_token_once(tab, state, tmp_path):
+    (tmp_path / "token").write_text("secret")
+    with running(["ui", "--port", "0", "--token-file", str(tmp_path / "token")], state) as url:
+        tab.goto(url + "/plans")
+        tab.fill("input[name=token]", "secret")
+        tab.press("input[name=token]", "Enter")
+        tab.wait_for_selector("h1:text-is('Now')")
+        assert tab.faults == []
+
+
 def test_every_page_is_reached_by_keyboard(tab, address):
     tab.goto(address)
     reached = set()
@@ -195,5 +214,15 @@ def test_a_job_submitted_in_one_window_is_seen_in_another(tab, state, tmp_path):
         tab.click("td a:text-is('short')")
         tab.wait_for_selector("h2:text-is('Decisions')")
         shoot(tab, "job")
-        assert tab.faults == []
-        Client(url).cancel("short")
+        tab.click("button:text-is('Cancel this job')")
+        tab.wait_for_selector(".state.cancelled")
+        tab.goto(url)
+        tab.fill("#job", JOB_OF_A_SECOND.replace("short", "by-hand").replace("opt-350m", "/etc/passwd"))
+        tab.click("button:text-is('Submit')")
+        tab.wait_for_selector("text=passwd is not among the texts that came with the job")
+        tab.go_back()
+        tab.fill("#job", JOB_OF_A_SECOND.replace("short", "by-hand"))
+        tab.click("button:text-is('Submit')")
+        tab.wait_for_selector("h1:text-is('by-hand')")
+        Client(url).cancel("by-hand")
+        assert [fault for fault in tab.faults if "422" not in fault] == []

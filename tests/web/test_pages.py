@@ -137,6 +137,19 @@ def test_the_first_page_names_a_scheduler_that_does_not_answer(site):
     assert f"no scheduler answers at {NOBODY}" in site.ask("/").text
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1", "job:2:1: not YAML"),
+        ("kind: TrainingJob", "no scheduler answers at http://127.0.0.1:1"),
+    ],
+)
+def test_a_job_that_cannot_be_handed_in_is_a_page_that_says_why(site, text, words):
+    answer = site.ask("/jobs", "POST", data={"job": text})
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
 def test_weights_rank_the_plans_again(site, answers):
     plans = {plan["name"] for plan in (*answers[0][1]["plans"], *answers[0][1]["front"])}
     shown = site.ask("/plans/1/weighed?time=1&utilization=0&money=0").text

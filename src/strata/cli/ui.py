@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,29 +11,49 @@ from strata.cli.completing import FLEET
 from strata.cli.parameters import PORT
 from strata.errors import UsageError, need
 
+if TYPE_CHECKING:
+    from strata.serving.gateway.client import GatewayClient
+
 
 @click.command()
 @click.argument("fleet", type=FLEET, required=False, default="")
 @click.option("--server", envvar="STRATA_SERVER", default="http://127.0.0.1:8470", help="Address of `strata up`.")
+@click.option("--gateway", metavar="URL", default="", help="Address of `strata serve gateway`.")
+@click.option("--gateway-token-file", type=click.Path(), help="File with the token that opens the gateway.")
 @click.option("--host", default="127.0.0.1", help="Address to listen at; any but localhost needs a token.")
 @click.option("--port", type=PORT, default=8480, help="Port to listen at; 0 picks a free one.")
 @click.option("--token-file", type=click.Path(), help="File with the token browsers must show; or STRATA_TOKEN.")
-def ui(fleet: str, server: str, host: str, port: int, token_file: str | None) -> None:
-    """Show plans, a FLEET, jobs that run, slices and decisions in a browser, until Ctrl-C.
+def ui(
+    fleet: str,
+    server: str,
+    gateway: str,
+    gateway_token_file: str | None,
+    host: str,
+    port: int,
+    token_file: str | None,
+) -> None:
+    """Show plans, a FLEET, jobs that run, what is served, slices and decisions in a browser, until Ctrl-C.
 
     \b
     strata ui
     strata ui fleet.yaml --port 8000
+    strata ui --gateway http://127.0.0.1:8000
 
     Reads this machine's history of plans and asks the scheduler at --server, which shows the same pages itself.
     The token is also what it is asked with. Nothing is loaded from elsewhere.
     """
     for module in ("starlette", "uvicorn"):
         need(module, extra="serve")
-    _serve(fleet, server=server, host=host, port=port, token_file=token_file)
+    from strata.cli.tokens import read_token
+    from strata.serving.gateway.client import GatewayClient
+
+    served = GatewayClient(gateway.rstrip("/"), read_token(gateway_token_file)) if gateway else None
+    _serve(fleet, server=server, gateway=served, host=host, port=port, token_file=token_file)
 
 
-def _serve(fleet: str, *, server: str, host: str, port: int, token_file: str | None) -> None:
+def _serve(
+    fleet: str, *, server: str, gateway: GatewayClient | None, host: str, port: int, token_file: str | None
+) -> None:
     from starlette.applications import Starlette
 
     from strata.cli.tokens import read_token
@@ -52,7 +72,7 @@ def _serve(fleet: str, *, server: str, host: str, port: int, token_file: str | N
         raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
     if fleet:
         load_fleet(fleet)  # its faults are said here, not on a page
-    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet)
+    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway)
     app: Any = Starlette(routes=routes(sources, token=token))
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
     guarded = SameOrigin(app, hosts=hosts_of(host, token=token))

@@ -18,6 +18,7 @@ from strata.pictures.ranges import layer_ranges
 from strata.pictures.spent import spent_bars
 from strata.pictures.svg import STYLE
 from strata.pictures.wan import wan_map
+from strata.pictures.waterfall import waterfall
 from strata.tables import printable
 
 _TEMPLATES: Final = {"TrainingPlan": "training.html", "ServingPlan": "serving.html", "Fleet": "fleet.html"}
@@ -89,6 +90,7 @@ def prepare(env: Environment) -> None:
         "labels": LABELS,
         "pictures": lambda data: {name: _safe(draw) for name, draw in pictures(data).items()},
         "wan_map": _safe(wan_map),
+        "waterfall": _safe(waterfall),
     }
 
 

@@ -6,7 +6,7 @@ import hmac
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,10 +21,11 @@ from strata.api.plans import plan
 from strata.api.weighing import by_reward
 from strata.api.whatif import whatif
 from strata.errors import StrataError, UsageError
-from strata.files import Document, bundled_names
+from strata.files import Document, bundled_names, parse_document
 from strata.fleet.schema import BUNDLED_FLEETS
 from strata.history import Entry
 from strata.pictures.page import pictures
+from strata.pictures.waterfall import waterfall
 from strata.simulate.svg import svg
 from strata.training.plan.planfile import best_plan
 from strata.web.changes import Changes
@@ -56,13 +57,19 @@ def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
         ("/plans/{id:int}/{name}.svg", pages.picture),
         ("/plans/{id:int}/weighed", pages.weighed),
         ("/serving", pages.serving),
+        ("/serving/now", pages.serving_body),
+        ("/serving/requests/{id}", pages.request),
+        ("/serving/requests/{id}/waterfall.svg", pages.request_waterfall),
         ("/slices", pages.slices),
         ("/host", pages.host),
         ("/jobs/{name}", pages.job),
+        ("/jobs/{name}/now", pages.job_body),
         ("/decisions", pages.decisions),
     ]
     all_routes: list[BaseRoute] = [Route(path, pages.guarded(handler), methods=["GET"]) for path, handler in paths]
     all_routes.append(Route("/plans/{id:int}/whatif", pages.guarded(pages.whatif), methods=["POST"]))
+    all_routes.append(Route("/jobs", pages.guarded(pages.submit), methods=["POST"]))
+    all_routes.append(Route("/jobs/{name}/cancel", pages.guarded(pages.cancel), methods=["POST"]))
     all_routes.append(Route("/login", pages.login, methods=["GET", "POST"]))
     all_routes.append(Route("/static/strata.css", _style))
     all_routes.append(Mount("/static", StaticFiles(directory=STATIC)))
@@ -83,7 +90,8 @@ class _Pages:
             try:
                 return await handler(request)
             except StrataError as error:
-                status = 404 if "no decision" in str(error) or "there is no" in str(error) else 422
+                is_missing = any(words in str(error) for words in ("no decision", "there is no", "is unknown"))
+                status = 404 if is_missing else 422
                 return page("fault.html", status=status, lines=error.lines(), place=request.url.path)
 
         return answer
@@ -115,8 +123,25 @@ class _Pages:
         return StreamingResponse(self.changes.stream(), media_type="text/event-stream")
 
     async def job(self, request: Request) -> Response:
-        job = await run_in_threadpool(self.sources.scheduler.job, request.path_params["name"])
-        return page("job.html", place="/", job=job)
+        return page("job.html", place="/", job=await self._job(request))
+
+    async def job_body(self, request: Request) -> Response:
+        return page("job_body.html", job=await self._job(request))
+
+    async def _job(self, request: Request) -> dict[str, Any]:
+        return await run_in_threadpool(self.sources.scheduler.job, request.path_params["name"])
+
+    async def submit(self, request: Request) -> Response:
+        """Hand in a job as it was written; a file that it names would be the server's, and is refused there."""
+        document = parse_document("job", (await _form(request)).get("job", ""))
+        piece = {"document": document.data, "texts": {}}
+        name = await run_in_threadpool(self.sources.scheduler.submit, piece)
+        return RedirectResponse(f"/jobs/{quote(name, safe='')}", status_code=303)
+
+    async def cancel(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        await run_in_threadpool(self.sources.scheduler.cancel, name)
+        return RedirectResponse(f"/jobs/{quote(name, safe='')}", status_code=303)
 
     async def fleet(self, request: Request) -> Response:
         name = self._known(request.query_params.get("fleet", self.sources.fleet), self._fleets())
@@ -150,10 +175,26 @@ class _Pages:
         return name
 
     async def plans(self, request: Request) -> Response:
-        return page("plans.html", place="/plans", title="Plans", entries=await self._of_kind("training"))
+        return page(
+            "plans.html", place="/plans", title="Plans", entries=await self._of_kind("training"), served=None
+        )
 
     async def serving(self, request: Request) -> Response:
-        return page("plans.html", place="/serving", title="Serving", entries=await self._of_kind("serving"))
+        entries, served = await self._of_kind("serving"), await run_in_threadpool(self.sources.served)
+        return page("plans.html", place="/serving", title="Serving", entries=entries, served=served)
+
+    async def serving_body(self, request: Request) -> Response:
+        return page("served.html", served=await run_in_threadpool(self.sources.served))
+
+    async def request(self, request: Request) -> Response:
+        return page("request.html", place="/serving", request=await self._request(request))
+
+    async def request_waterfall(self, request: Request) -> Response:
+        drawn = waterfall([await self._request(request)], standalone=True)
+        return Response(drawn, media_type="image/svg+xml")
+
+    async def _request(self, request: Request) -> dict[str, Any]:
+        return await run_in_threadpool(self.sources.request, request.path_params["id"])
 
     async def host(self, request: Request) -> Response:
         return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20])

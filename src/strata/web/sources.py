@@ -12,6 +12,7 @@ from strata.control.client import Client
 from strata.errors import StrataError, UsageError
 from strata.fleet.ledger import read_ledger
 from strata.history import Entry, History
+from strata.serving.gateway.client import GatewayClient
 from strata.slicing.ledger_directory import visible_ledgers
 
 
@@ -26,12 +27,23 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """A gateway as it answered, or why it did not. models: what serves each; requests: the newest, of all."""
+
+    url: str
+    models: dict[str, Any]
+    requests: list[dict[str, Any]]
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """What the pages read. fleet: a file or a bundled one's name; scheduler: where `strata up` runs."""
 
     history: Path
     scheduler: Client
     fleet: str = ""
+    gateway: GatewayClient | None = None
 
     def entries(self, *, limit: int = 500) -> list[Entry]:
         """Return this machine's newest plans and reports, newest first. Raises UsageError for a broken file."""
@@ -60,6 +72,21 @@ class Sources:
             return Live(self.scheduler.jobs(), self.scheduler.domains(), self.scheduler.links())
         except StrataError as error:
             return Live([], [], [], fault="; ".join(error.lines()))
+
+    def served(self) -> Served | None:
+        """Ask the gateway, where there is one, what it serves; that it does not answer is an answer."""
+        if self.gateway is None:
+            return None
+        try:
+            return Served(self.gateway.url, self.gateway.status(), self.gateway.requests())
+        except StrataError as error:
+            return Served(self.gateway.url, {}, [], fault="; ".join(error.lines()))
+
+    def request(self, request_id: str) -> dict[str, Any]:
+        """Return what became of a request. Raises UsageError where the gateway knows none, or there is none."""
+        if self.gateway is None:
+            raise UsageError("there is no gateway to ask", hint="strata ui --gateway URL")
+        return self.gateway.request(request_id)
 
     def slices(self, environment: Mapping[str, str]) -> tuple[list[Any], list[str]]:
         """Return the slices of this machine that this user may see, and what could not be read."""

@@ -56,6 +56,8 @@ KINDS: Final[dict[type[GenerationRequest], str]] = {
 
 
 REQUEST_ID: Final = "strata.request_id"
+RECENT: Final = 50
+"""Requests of a model that `/decisions` lists."""
 """Where a request's scope has its id: the answer's header, and the end of its id in OpenAI's form."""
 
 
@@ -142,6 +144,7 @@ def make_frame(
         routes=[
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
+            Route("/decisions", endpoints.decisions),
             Route("/decisions/{id}", endpoints.decision),
             Route("/status", endpoints.status),
             Route("/metrics", endpoints.metrics),
@@ -241,6 +244,11 @@ class _Endpoints:
             if decision is not None:
                 return JSONResponse(_finite(decision) | {"model": driver.name})
         raise ApiError(404, f"{request_id!r} is unknown, or no longer remembered", "decision_not_found")
+
+    async def decisions(self, _request: Request) -> Response:
+        drivers = self.gateway.drivers.values()
+        found = [one | {"model": driver.name} for driver in drivers for one in driver.core.recent(RECENT)]
+        return JSONResponse(_finite(found))
 
     async def status(self, _request: Request) -> Response:
         drivers = self.gateway.drivers

@@ -136,6 +136,13 @@ class Core:
         self._requests.note(dispatch.request_id, {"handover": estimate.to_dict()})
         return estimate
 
+    def recent(self, limit: int) -> list[dict[str, Any]]:
+        """Return what happened to at most so many requests: those in flight, then those that ended last."""
+        return [
+            {"request_id": request_id, "timeline": timeline}
+            for request_id, timeline in self._requests.recent(limit)
+        ]
+
     def counts(self) -> dict[str, int]:
         """Return the figures for a scrape, without going through the nodes."""
         return {

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any, Final
 
 from strata.decision import Reason
@@ -69,6 +70,11 @@ class InFlightRequests:
         """Return what happened to a request; None for one never heard of, or long ago."""
         request = self._requests.get(request_id)
         return request.timeline if request else self._timelines.get(request_id)
+
+    def recent(self, limit: int) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Return at most so many requests, by id, with their timelines: those in flight, then the last to end."""
+        in_flight = ((request_id, request.timeline) for request_id, request in reversed(self._requests.items()))
+        return list(islice(chain(in_flight, reversed(self._timelines.items())), limit))
 
     def arrange(self, layout: Layout, version_of: dict[str, int]) -> None:
         """Take the pipelines that serve now; `version_of` names the one on each node."""
@@ -140,7 +146,9 @@ class InFlightRequests:
         node_ids = [stage.node_id for stage in request.route.stages]
         for node_id in node_ids:
             self._metrics.collect_throughput(node_id, generated)
-        request.timeline.append({"finished_after_s": latency_s, "tokens": generated})
+        request.timeline.append(
+            {"first_token_after_s": ttft_s, "finished_after_s": latency_s, "tokens": generated}
+        )
         self._close(request, now_s)
         return node_ids
 

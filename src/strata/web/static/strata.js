@@ -11,6 +11,10 @@ for (const live of document.querySelectorAll("[data-live]")) {
   events.addEventListener("jobs", () => fill(live, live.dataset.from));
 }
 
+for (const slow of document.querySelectorAll("[data-every]")) {
+  setInterval(() => document.hidden || fill(slow, slow.dataset.from), 1000 * slow.dataset.every);
+}
+
 const weights = document.querySelector("#weights");
 if (weights) {
   let asked = 0;
