@@ -38,7 +38,7 @@ def served(tmp_path):
 
 
 def text(client, path):
-    with client._open("GET", path, None, timeout_s=300) as response:
+    with client.open("GET", path, None, timeout_s=300) as response:
         return response.read().decode()
 
 
