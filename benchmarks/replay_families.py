@@ -1,10 +1,11 @@
 """What policies keep of a job along made-up traces: noise, regimes, outages, waves, in the control loop.
 
-    python benchmarks/replay_families.py [FLEET] [JOB] [--seeds N] [--decisions N] [--only WORD]
+    python benchmarks/replay_families.py [FLEET] [JOB] [--seeds N] [--first N] [--decisions N] [--only WORD]
 
-Each family is drawn with fixed seeds, a row every 300 s; both directions of a pair share a state but in `noise`
-and `outages each way`. Columns: what is kept of nominal in percent, mean over seeds, of `strata replay`'s rules;
-then the least by which the policy is above (+) or below (-) the better of `never` and `hysteresis` on one trace.
+Each family is drawn with fixed seeds, from --first on, a row every 300 s; both directions of a pair share a state
+but in `noise` and `outages each way`. Columns: what is kept of nominal in percent, mean over seeds, of
+`strata replay`'s rules; then the least by which the policy is above (+) or below (-) the better of `never` and
+`hysteresis` on one trace.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("fleet", nargs="?", default="seed")
     parser.add_argument("job", nargs="?", default="llama-3.1-8b")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--first", type=int, default=0, help="The first seed.")
     parser.add_argument("--decisions", type=int, default=144)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
@@ -113,7 +115,10 @@ def main() -> None:
     for family in FAMILIES:
         if asked.only not in family:
             continue
-        traces = [drawn(fleet, family, seed, rows=asked.decisions) for seed in range(asked.seeds)]
+        traces = [
+            drawn(fleet, family, seed, rows=asked.decisions)
+            for seed in range(asked.first, asked.first + asked.seeds)
+        ]
         table = np.array([list(kept(candidates, Replay(times, trace))) for trace in traces])
         above = table[:, 0] - table[:, 1:3].max(axis=1)
         least += above.tolist()

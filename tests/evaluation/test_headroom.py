@@ -1,0 +1,118 @@
+"""Where there is room for a policy: what rules earn, and what none earns more than."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from strata.evaluation import headroom
+from strata.evaluation.headroom import EndlessJobs, Place
+from strata.evaluation.headroom_bound import most
+from strata.training.replan import rules
+from tests.learning.worlds.worlds import pool
+
+STEPS, PLANS, RESTART, EACH = 5, 3, 0.3, 1.0
+
+
+def two_plans(pause):
+    """One environment; plan 0 is to wait."""
+    moves = ~np.eye(PLANS, dtype=bool)[None]
+    pool = SimpleNamespace(moves=moves, moved_s=np.array(pause)[None] - RESTART)
+    settings = SimpleNamespace(restart_s=RESTART, interval_s=EACH)
+    return SimpleNamespace(pool=pool, row=np.zeros((1, 2), dtype=int), settings=settings)
+
+
+def earned(speeds, plans, pause):
+    """What a job earns along plans, pauses paid as the world does: they add up."""
+    total = left = 0.0
+    for step, plan in enumerate(plans):
+        before = plans[step - 1] if step else plan
+        left += pause[before][plan] if before not in (0, plan) else 0.0
+        total += speeds[step, plan] * max(0.0, 1 - left) if plan else 0.0
+        left = max(0.0, left - 1)
+    return total / STEPS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_course_of_plans_earns_more_than_the_bound_and_one_earns_as_much(seed):
+    rng = np.random.default_rng(seed)
+    speeds = rng.random((STEPS, PLANS)) * [0, 1, 1]
+    pause = [[0.3] * 3, [0.3, 0.3, rng.uniform(0.3, 2.5)], [0.3, rng.uniform(0.3, 2.5), 0.3]]
+    bound = most(two_plans(pause), speeds[:, None], np.ones((STEPS, 1, PLANS), dtype=bool), np.array([0]))
+    never_back = (plans for plans in product(range(PLANS), repeat=STEPS) if 0 not in plans[plans.count(0) :])
+    best = max(earned(speeds, plans, pause) for plans in never_back)
+    assert bound[0] == pytest.approx(best)
+
+
+def test_who_lost_a_domain_starts_elsewhere_for_a_restart_alone():
+    speeds = np.array([[0, 1, 0], [0, 0, 0.9], [0, 0, 0.9], [0, 0, 0.9], [0, 0, 0.9]])
+    ups = np.ones((STEPS, 1, PLANS), dtype=bool)
+    pause = [[0.3] * 3, [0.3, 0.3, 3.3], [0.3, 3.3, 0.3]]
+    alike = most(two_plans(pause), speeds[:, None], ups, np.array([0]))
+    ups[1:, 0, 1] = False
+    lost = most(two_plans(pause), speeds[:, None], ups, np.array([0]))
+    assert lost[0] == pytest.approx((1 + 0.9 * (4 - RESTART)) / STEPS)
+    assert alike[0] < lost[0]
+
+
+def test_a_job_that_comes_later_earns_from_then_on():
+    speeds = np.tile([0.0, 1.0, 0.5], (STEPS, 1))[:, None]
+    ups = np.ones((STEPS, 1, PLANS), dtype=bool)
+    bound = most(two_plans([[0.3] * 3] * 3), speeds, ups, np.array([0, 3]))
+    assert bound[0] == pytest.approx((5 + 2) / 2 / STEPS)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setattr(headroom, "DECISIONS", 10)
+    monkeypatch.setattr(headroom, "EPISODES", {1: 3, 4: 3, 16: 2})
+
+
+@pytest.mark.parametrize("name", ["noise", "regimes", "outages", "missing probes", "arriving jobs"])
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_no_rule_earns_more_than_the_bound_of_its_world(name, jobs):
+    place = Place(name, jobs, 3)
+    bound = headroom._bound(pool(), place, seed=1)
+    for rule in (rules.keep, rules.myopic, rules.hysteresis(), rules.mpc(4)):
+        assert (headroom._earned(pool(), place, rule, seed=1) <= bound + 1e-6).all()
+
+
+def test_jobs_come_when_they_should_and_never_end():
+    place = Place("arriving jobs", 4, 3)
+    world, rng = EndlessJobs(pool(), place), np.random.default_rng(0)
+    world.reset(rng)
+    there = []
+    for _ in range(world.settings.episode_steps):
+        there.append((world.jobs.left_s[:, :4] > 0).sum(axis=1))
+        world.step(np.zeros(world.num_envs, dtype=np.int64), rng)
+    there = np.array(there)
+    assert (there[0] == 2).all()
+    assert (there[-1] == 4).all()
+    assert (np.diff(there, axis=0) >= 0).all()
+    assert not world.waiting.any()
+
+
+def test_links_change_as_fast_for_many_jobs_as_for_one():
+    one, many = (Place("regimes", jobs, 4).settings for jobs in (1, 16))
+    assert many.interval_s == one.interval_s / 16
+    for stay, short in zip(one.stay, many.stay, strict=True):
+        step = np.full((3, 3), (1 - short) / 2)
+        np.fill_diagonal(step, short)
+        assert np.linalg.matrix_power(step, 16)[0, 0] == pytest.approx(stay)
+
+
+def test_a_policy_that_is_the_fixed_rule_closes_nothing(monkeypatch):
+    monkeypatch.setattr(headroom, "FEW", {1: ("regimes",)})
+    monkeypatch.setattr(headroom, "FEW_DOMAINS", (3,))
+    monkeypatch.setattr(headroom, "make_pool", lambda *_args, **_more: pool())
+    seen = []
+    data = headroom.measure(rules.keep, is_whole=False, advance=seen.append)
+    (world,) = data["worlds"]
+    assert world["rules"]["hi_ppo"] == world["rules"]["never"]
+    assert (world["name"], world["jobs"], world["domains"]) == ("regimes", 1, 3)
+    assert world["rules"]["hysteresis_tuned"]["mean"] >= world["rules"]["hysteresis"]["mean"]
+    assert data["share_of_headroom_closed"] == {"mean": None, "low": None, "high": None}
+    assert seen == [1.0]
