@@ -247,8 +247,10 @@ class _Endpoints:
 
     async def decisions(self, _request: Request) -> Response:
         drivers = self.gateway.drivers.values()
-        found = [one | {"model": driver.name} for driver in drivers for one in driver.core.recent(RECENT)]
-        return JSONResponse(_finite(found))
+        newest = [
+            decision | {"model": driver.name} for driver in drivers for decision in driver.core.recent(RECENT)
+        ]
+        return JSONResponse(_finite(newest))
 
     async def status(self, _request: Request) -> Response:
         drivers = self.gateway.drivers
