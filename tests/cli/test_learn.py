@@ -177,3 +177,24 @@ def test_the_bench_runs_the_peer_on_the_same_environment() -> None:
     speed = {row["name"]: row["steps_per_s"] for row in answer["rows"] if row["device"] == "cpu"}
     ratio = answer["ratios"]["strata / Stable-Baselines3, our network (cpu)"]
     assert ratio == speed["strata"] / speed["Stable-Baselines3, our network"]
+
+
+@pytest.mark.long  # exact solutions of a table
+def test_an_evaluation_says_what_no_rule_earns_more_than(monkeypatch: pytest.MonkeyPatch) -> None:
+    from strata.evaluation import headroom, replan_ladder
+    from tests.learning.worlds.worlds import pool
+
+    for room in (headroom, replan_ladder):
+        monkeypatch.setattr(room, "make_pool", lambda *_args, **_more: pool())
+    for name, value in (("FEW", {1: ("regimes", "noise")}), ("FEW_DOMAINS", (3,)), ("DECISIONS", 8)):
+        monkeypatch.setattr(headroom, name, value)
+    told = _call("learn", "evaluate", "--tables", "1", "--instances", "1", "--domains", "3", "-o", "json")
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer.keys() >= {"policy", "tables", "domains", "worlds", "share_of_headroom_closed"}
+    for world in answer["worlds"]:
+        assert world["rules"].keys() >= {"never", "hysteresis", "hysteresis_tuned", "exact_every_time", "hi_ppo"}
+        assert all(rule["low"] <= rule["mean"] <= world["bound"] + 1e-6 for rule in world["rules"].values())
+    shown = _call("learn", "evaluate", "--tables", "1", "--instances", "1", "--domains", "3")
+    assert "noise" in shown.output
+    assert "hi_ppo" in shown.output
