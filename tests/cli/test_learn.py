@@ -179,7 +179,7 @@ def test_the_bench_runs_the_peer_on_the_same_environment() -> None:
     assert ratio == speed["strata"] / speed["Stable-Baselines3, our network"]
 
 
-@pytest.mark.long  # exact solutions of a table
+@pytest.mark.long("solves a table exactly, twice: seconds")
 def test_an_evaluation_says_what_no_rule_earns_more_than(monkeypatch: pytest.MonkeyPatch) -> None:
     from strata.evaluation import headroom, replan_ladder
     from tests.learning.worlds.worlds import pool
