@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
@@ -225,6 +225,7 @@ def test_what_a_job_fixes_is_the_best_of_the_plans_that_have_it(pins):
 
 @examples(8)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]))
+@example(3849, 2)
 def test_more_devices_of_a_domain_never_make_a_step_of_so_many_stages_slower(seed, depth):
     """Sums between copies of a domain are free: with more copies they may take longer than the copies save."""
     rng = np.random.default_rng(seed)

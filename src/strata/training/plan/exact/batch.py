@@ -63,7 +63,8 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
     low: Floats = np.zeros(len(levels))
     high = np.array([figures.enough_s(batch, these) for these in able])
     high = np.where(is_enough(high), high, np.inf)
-    while (high - low > 1e-4 * high).any():
+    is_able = np.isfinite(high)
+    while (high[is_able] - low[is_able] > 1e-4 * high[is_able]).any():
         middle = (low + high) / 2
         enough = is_enough(middle)
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
