@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -64,6 +65,30 @@ def test_no_split_that_fits_is_faster_than_the_bound_or_left_out_below_a_limit(s
         assert splits.bound_s <= limit_s * (1 + 1e-9)
         found = set(splits.within(limit_s * (1 + 1e-9)))
         assert {counts for counts, time_s in times.items() if time_s <= limit_s} <= found
+
+
+@examples(150)
+@given(st.integers(0, 10**6))
+def test_no_step_that_ends_when_its_last_stage_does_beats_the_bound_or_is_left_out_below_a_limit(seed):
+    """What follows the pipeline is that of the stage which takes longest: often that of many layers."""
+    splits, fitting, exact_s = case(seed)
+    rng, shape = np.random.default_rng(seed + 1), splits.times[0].shape
+    at = np.arange(shape[0])
+    longer = np.maximum(0, at[None, :] - at[:, None]) * rng.choice([1e-5, 0.3, 5.0])
+    ends = [longer + rng.choice([0.0, 1.0]) * rng.random(shape) for _ in splits.times]
+    splits = replace(splits, ends=ends, end_s=float(rng.choice([0.0, 1.0])))
+    steps = {}
+    for counts in fitting:
+        runs = list(pairwise(np.cumsum([0, *counts]).tolist()))
+        after_s = max(splits.end_s, *(float(ends[stage][run]) for stage, run in enumerate(runs)))
+        assert splits.ends_s(np.array([counts]))[0] == after_s
+        steps[counts] = exact_s(counts) + after_s
+    assert np.isfinite(splits.step_s) == bool(fitting)
+    assert set(splits.within(np.inf)) == set(fitting)
+    for limit_s in steps.values():
+        assert splits.step_s <= limit_s * (1 + 1e-9)
+        found = set(splits.within(limit_s * (1 + 1e-9)))
+        assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= found
 
 
 @examples(60)

@@ -11,7 +11,7 @@ from strata.files import write_json
 from strata.fleet.fleet import Fleet
 from strata.training.plan import explain
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.objective import Scales
 from strata.training.plan.planned import PlanRequest
 from strata.training.plan.report import TrainingPlanReport

@@ -17,7 +17,7 @@ from strata.serving.planning.allocate import Strategy
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.planner import ServingAnswer, plan_serving
 from strata.training.plan.compare import plan_request
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.planned import PlanRequest
 from strata.training.plan.report import TrainingPlanReport
 from strata.units import show_time

@@ -25,7 +25,8 @@ from strata.training.environment.network import scaled
 from strata.training.hi_ppo.global_agent import RESTART_S
 from strata.training.plan import explain
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.exact.result import Evaluated
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales
 from strata.training.plan.planner import problem_of
 from strata.training.plan.shortlist.selection import shortlist

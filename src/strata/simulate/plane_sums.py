@@ -67,14 +67,15 @@ class PlaneSums:
         """What no split's step can beat."""
         return max(float(self.below[0][:, 0].max()), float(self.nested[0][0]))
 
-    def longer(self, cuts: Ints) -> Floats:
-        """Return the bounds of splits of the first stages [N, i + 1], made longer by one stage [N, L + 1]."""
-        stage, before = cuts.shape[1] - 1, np.zeros((len(cuts), len(self.paced_by)))
-        above = np.zeros(len(cuts))
-        for at in range(stage):
-            first, last = cuts[:, at], cuts[:, at + 1]
-            before += self.adds[at][:, first, last].T
-            above += self.above[at][first, last]
-        sums = before[:, :, None] + self.adds[stage][:, cuts[:, -1]].transpose(1, 0, 2) + self.below[stage + 1]
-        later = above[:, None] + self.above[stage][cuts[:, -1]] + self.nested[stage + 1]
-        return np.asarray(np.maximum(sums.max(axis=1), later))
+    def longer(self, before: Floats, stage: int, first: Ints, last: Ints) -> tuple[Floats, Floats]:
+        """Return the bounds [N] of splits whose stage has the layers from `first` to `last` [N], and what all its
+        stages so far add [N, K + 1], those before it `before`: to each sum, and at least to one paced later."""
+        before = before + self._added[stage][first, last]
+        sums = (before[:, :-1] + self.below[stage + 1][:, last].T).max(axis=1, initial=0.0)
+        return np.maximum(sums, before[:, -1] + self.nested[stage + 1][last]), before
+
+    @cached_property
+    def _added(self) -> list[Floats]:
+        """What a run of layers adds to each sum, and `above`, for each stage [L + 1, L + 1, K + 1]."""
+        both = zip(self.adds, self.above, strict=True)
+        return [np.ascontiguousarray(np.moveaxis(np.concatenate([a, o[None]]), 0, 2)) for a, o in both]

@@ -14,15 +14,19 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
 The first is nested, V_i = max(m_i t_i, u t_i + hop_i + V_i+1), so its least over all splits is found backwards,
 one stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
 Schedules in fixed orders have other sums of stages beside (`plane_sums`).
+
+A step ends when all stages have exchanged and updated what they hold: after its pipeline follows the longest end
+of its stages. Splits whose longest end is at most e are those of runs of layers that end so soon, and their
+pipelines take no less than the least of those: levels of e bound all steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,8 +37,28 @@ from strata.simulate.plane_sums import PlaneSums
 EXACT: Final = 1 + 1e-12
 """What is equal but for rounding counts as equal."""
 
+LEVELS: Final = 8
+"""Levels of the longest end that are looked at together, and once more between two of them."""
+
+SMALL: Final = 5e-4
+"""As a share of the pipeline's time: where ends could add no more, they are looked at split by split alone."""
+
 TOGETHER: Final = 256
 """Splits of the first stages that are made longer together: few enough that the best come soon."""
+
+
+class _FirstStages(NamedTuple):
+    """Splits of the first i stages: cuts [N, i + 1], times [N, i], longest ends [N], and what they add to sums of
+    all stages [N, K + 1] (`PlaneSums.longer`)."""
+
+    cuts: Ints
+    times: Floats
+    ends_s: Floats
+    planes: Floats
+
+    def rows(self, some: slice | Ints) -> _FirstStages:
+        """Return some of them."""
+        return _FirstStages(self.cuts[some], self.times[some], self.ends_s[some], self.planes[some])
 
 
 @dataclass(frozen=True)
@@ -46,6 +70,8 @@ class Splits:
     slowest_s: how long the slowest link is busy with one message. upstream, path: shares of a stage's work that
     those below it wait for, and that one microbatch alone takes. busy: microbatches that each stage works off
     before its last gradient leaves it; none: all of them (`screening.ordered_bound_s`).
+    ends: per stage, what follows the pipeline at least where it has the layers from a row to a column; none:
+    `end_s`, which follows in any case.
     """
 
     times: Sequence[Floats]
@@ -57,6 +83,8 @@ class Splits:
     path: float = 1.0
     busy: Sequence[float] = ()
     sums_of: Callable[[], PlaneSums | None] = lambda: None
+    ends: Sequence[Floats] = ()
+    end_s: float = 0.0
 
     def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
@@ -76,13 +104,17 @@ class Splits:
         bounds, paths = [after], [after]
         for stage in reversed(range(len(self.times))):
             times, hop_s = self.times[stage], self._hop_s(stage)
-            onward = self._works(stage, times, hop_s + bounds[-1])
-            if stage and self._rounds and (rounds := self._rounds[stage - 1]):
-                least_s = float(np.diagonal(self.times[stage - 1], 1).min())
-                onward = np.maximum(onward, times * (1 + rounds) + rounds * (self.hops_s[stage - 1] + least_s))
-            bounds.append(onward.min(axis=1))
+            bounds.append(self._onward(stage, times, bounds[-1]).min(axis=1))
             paths.append((self.path * times + (hop_s + paths[-1])).min(axis=1))
         return bounds[::-1], paths[::-1]
+
+    def _onward(self, stage: int, times: Floats, after_s: Floats) -> Floats:
+        """Return what stages from this one on take whose first has these times and the others so long."""
+        onward = self._works(stage, times, self._hop_s(stage) + after_s)
+        if stage and self._rounds and (rounds := self._rounds[stage - 1]):
+            least_s = float(np.diagonal(self.times[stage - 1], 1).min())
+            onward = np.maximum(onward, times * (1 + rounds) + rounds * (self.hops_s[stage - 1] + least_s))
+        return onward
 
     def _hop_s(self, stage: int) -> float:
         return self.hops_s[stage] if stage < len(self.times) - 1 else 0.0
@@ -104,6 +136,60 @@ class Splits:
         return self.bound_s if self.sums is None else max(self.bound_s, self.sums.least_s)
 
     @cached_property
+    def step_s(self) -> float:
+        """What no split's step can beat, ends included."""
+        return min((least_s for _, least_s in self._levels), default=np.inf)
+
+    @cached_property
+    def _levels(self) -> list[tuple[float, float]]:
+        """Longest ends, and what no step beats whose longest end is at most that, but more than the one before."""
+        if not np.isfinite(self.bound_s):
+            return []
+        assert self.best is not None, "some split fits"
+        end_s = self.least_end_s
+        if self.ends_s(np.array([self.best]))[0] - end_s <= SMALL * self.close_s:
+            return [(np.inf, self.close_s + end_s)]
+        there = [ends[np.isfinite(times)] for ends, times in zip(self.ends, self.times, strict=True)]
+        every = np.unique(np.maximum(end_s, np.concatenate(there)))
+        least, tops = np.inf, np.unique(np.linspace(0, len(every) - 1, LEVELS).round().astype(int))
+        known: dict[int, float] = {}
+        for _ in range(2):
+            pipelines_s = self._ending_s(every[tops])
+            known.update(zip(tops.tolist(), pipelines_s.tolist(), strict=True))
+            least = min(least, float((pipelines_s + every[tops]).min()))
+            ends = sorted(known)
+            wanted = [
+                np.linspace(low + 1, high, LEVELS + 1)[:-1]
+                for low, high in pairwise([-1, *ends])
+                if high - low > 1 and known[high] + every[low + 1] < least
+            ]
+            tops = np.unique(np.concatenate([[], *wanted]).astype(int))
+            tops = tops[[at not in known for at in tops.tolist()]]
+            if not len(tops):
+                break
+        bounds = [-1, *sorted(known)]
+        return [(float(every[high]), known[high] + float(every[low + 1])) for low, high in pairwise(bounds)]
+
+    @cached_property
+    def least_end_s(self) -> float:
+        """What follows the pipeline at least: embedding and head are in the first stage and the last."""
+        if not self.ends:
+            return self.end_s
+        if len(self.times) == 1:
+            return max(self.end_s, float(self.ends[0][0, -1]))
+        first, last = (self.ends[0][0], self.times[0][0]), (self.ends[-1][:, -1], self.times[-1][:, -1])
+        return max(self.end_s, *(float(ends[np.isfinite(times)].min()) for ends, times in (first, last)))
+
+    def _ending_s(self, most_s: Floats) -> Floats:
+        """Return what no pipeline takes less than whose stages all end within limits [N]."""
+        onward = np.full((len(most_s), len(self.times[0])), np.inf)
+        onward[:, -1] = 0.0
+        for stage in reversed(range(len(self.times))):
+            ends = np.where(self.ends[stage] <= most_s[:, None, None], self.times[stage], np.inf)
+            onward = self._onward(stage, ends, onward[:, None]).min(axis=2)
+        return np.asarray(np.maximum(onward[:, 0], self.close_s))
+
+    @cached_property
     def best(self) -> tuple[int, ...] | None:
         """The layers of each stage in the split of the least bound, the earlier stages fuller; None: none fits."""
         if not np.isfinite(self.bound_s):
@@ -122,26 +208,45 @@ class Splits:
 
         Of deep pipelines there may be none for long: what `check` raises ends it.
         """
+        ending_s = max((most_s for most_s, least_s in self._levels if least_s <= limit_s), default=-np.inf)
+        if ending_s == np.inf:
+            yield from self._within(limit_s, check)
+        elif ending_s > -np.inf:
+            both = zip(self.ends, self.times, strict=True)
+            times = [np.where(ends <= ending_s, times, np.inf) for ends, times in both]
+            yield from replace(self, times=times, sums_of=lambda: self.sums)._within(limit_s, check)
+
+    def ends_s(self, counts: Ints) -> Floats:
+        """Return what follows the pipelines with so many layers a stage [N, S]."""
+        cuts, longest_s = np.cumsum(np.insert(counts, 0, 0, axis=1), axis=1), np.full(len(counts), self.end_s)
+        for stage, ends in enumerate(self.ends):
+            longest_s = np.maximum(longest_s, ends[cuts[:, stage], cuts[:, stage + 1]])
+        return longest_s
+
+    def _within(self, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:
         stages = len(self.times)
-        partial = [(np.zeros((1, 1), dtype=np.int64), np.empty((1, 0)))]
+        planes = 1 + (0 if self.sums is None else len(self.sums.paced_by))
+        none = np.empty((1, 0)), np.full(1, self.least_end_s), np.zeros((1, planes))
+        partial = [_FirstStages(np.zeros((1, 1), dtype=np.int64), *none)]
         while partial:
             check()
-            cuts, times = partial.pop()
-            if cuts.shape[1] > stages:
-                yield from map(tuple, np.diff(cuts).tolist())
+            some = partial.pop()
+            if some.cuts.shape[1] > stages:
+                yield from map(tuple, np.diff(some.cuts).tolist())
                 continue
-            if len(cuts) > TOGETHER:
-                partial.append((cuts[TOGETHER:], times[TOGETHER:]))
-                cuts, times = cuts[:TOGETHER], times[:TOGETHER]
-            cuts, times = self._longer(cuts, times, limit_s)
-            if len(cuts):
-                partial.append((cuts, times))
+            if len(some.cuts) > TOGETHER:
+                partial.append(some.rows(slice(TOGETHER, None)))
+                some = some.rows(slice(TOGETHER))
+            longer = self._longer(some, limit_s)
+            if len(longer.cuts):
+                partial.append(longer)
 
-    def _longer(self, cuts: Ints, times: Floats, limit_s: float) -> tuple[Ints, Floats]:
-        """Return splits of the first stages [N, i + 1] with their times [N, i], made longer by one stage.
+    def _longer(self, some: _FirstStages, limit_s: float) -> _FirstStages:
+        """Return splits of the first stages made longer by one stage.
 
         Those that take more than `limit_s` are left out; the least of each come first.
         """
+        cuts, times, ends_s, planes = some
         bounds, paths = self._least
         stage = times.shape[1]
         waited_s, hop_s = (self.microbatches - 1) * self.slowest_s, self._hop_s(stage)
@@ -150,17 +255,22 @@ class Splits:
         values = self.upstream * before_s + self._works(stage, own, hop_s + bounds[stage + 1])
         path_s = self.path * before_s + (self.path * own + (hop_s + waited_s + paths[stage + 1]))
         values = np.maximum(values, path_s) + hops_s
+        ending_s = np.broadcast_to(ends_s[:, None], values.shape)
+        if self.ends:
+            ending_s = np.maximum(ending_s, self.ends[stage][cuts[:, -1]])
+        row, last = np.nonzero(np.isfinite(values) & (values + ending_s <= limit_s))
+        each, ends_s, planes = values[row, last], ending_s[row, last], planes[row]
         if self.sums is not None:
-            values = np.maximum(values, self.sums.longer(cuts))
-        row, last = np.nonzero(np.isfinite(values) & (values <= limit_s))
-        each = values[row, last]
+            sums_s, planes = self.sums.longer(planes, stage, cuts[row, -1], last)
+            each = np.maximum(each, sums_s)
         cuts = np.column_stack([cuts[row], last])
         times = np.column_stack([times[row], own[row, last]])
         if self.warmup and stage and len(row):
             each = np.maximum(each, self._waited_s(times))
+        each = each + ends_s
         best_first = np.lexsort((each, row))
         best_first = best_first[each[best_first] <= limit_s]
-        return cuts[best_first], times[best_first]
+        return _FirstStages(cuts, times, ends_s, planes).rows(best_first)
 
     def _waited_s(self, times: Floats) -> Floats:
         """Return the bound of the round trips in these first stages [N], at the pace of the last or a slowest one.

@@ -4,7 +4,7 @@ import pytest
 from strata.evaluation.kpi.other_orders import other_orders
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.shortlist.selection import shortlist
 from tests.support.builders import domain, fleet, job, link
 

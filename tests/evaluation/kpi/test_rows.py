@@ -16,7 +16,7 @@ from strata.evaluation.kpi.ways import ways
 from strata.simulate.report import StepReport
 from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.planner import plan_training
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job

@@ -20,7 +20,7 @@ from strata.evaluation.allocation_heads.layered import Counts, Layered
 from strata.simulate.collective import eta
 from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.unit import Inner, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan

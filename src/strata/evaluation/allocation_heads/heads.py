@@ -24,7 +24,7 @@ from strata.fleet.synthetic import random_fleet
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.objective import Scales
 from strata.training.plan.planner import best_single, plan_training, problem_of
 from strata.workload.job import Objective, TrainingJob

@@ -17,7 +17,7 @@ from strata.evaluation.kpi.kpi import Kpi, ends, summary
 from strata.evaluation.kpi.study import Study
 from strata.simulate.collective import eta
 from strata.stats import mean_interval
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 
 TARGET: Final = 0.30
 EQUAL_TIME: Final = 1.05

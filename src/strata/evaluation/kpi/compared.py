@@ -12,7 +12,7 @@ from strata.training.plan.baselines import BASELINES
 from strata.training.plan.baselines.context import best, evaluate
 from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.planner import plan_training
 
 SYNC_DP: Final = "uniform_sync_data_parallel"

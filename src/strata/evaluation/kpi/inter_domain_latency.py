@@ -21,7 +21,7 @@ from strata.evaluation.kpi.searches import nsga2_front, random_front
 from strata.evaluation.kpi.study import MOST_PLANS, Study
 from strata.stats import quantile_interval
 from strata.training.plan.baselines import nsga2
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.planner import plan_training
 
 TARGET_S: Final = 1.0

@@ -14,9 +14,9 @@ import numpy as np
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.pareto import MOST_DOMAINS, vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient, efficient_routes
 from strata.training.plan.exact.rows import build_chain
-from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import within_limits
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan

@@ -18,7 +18,7 @@ from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Stu
 from strata.stats import mean_interval
 from strata.training.plan.baselines import nsga2
 from strata.training.plan.exact.pareto import front, vector
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.shortlist.preferences import preferences
 
 TARGET: Final = 0.85

@@ -15,8 +15,8 @@ from strata.training.plan.baselines.context import Context, evaluate
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
-from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
 

@@ -17,7 +17,7 @@ from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.objective import Scales
 from strata.training.plan.shortlist.selection import shortlist
 

@@ -22,8 +22,8 @@ from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.plan import explain as words
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
-from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales, money, score
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS, Options, joined

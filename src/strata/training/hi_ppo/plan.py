@@ -8,7 +8,7 @@ from strata.fleet.fleet import Fleet
 from strata.training.hi_ppo.global_agent import InUse, decide
 from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan import explain, relax
-from strata.training.plan.exact.search import SearchResult
+from strata.training.plan.exact.result import SearchResult
 from strata.training.plan.planner import alternatives, problem_of
 from strata.training.plan.report import TrainingPlanReport
 from strata.training.plan.request import inputs_digest

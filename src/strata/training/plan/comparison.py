@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from strata.fleet.comparison import Comparison, DomainWork, compared, ratio
 from strata.training.plan import explain
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.report import TrainingPlanReport
 from strata.units import show_time, show_usd
 from strata.workload.job import Objective

@@ -8,7 +8,7 @@ from typing import Any
 from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.objective import money
 from strata.units import show_bandwidth, show_time, show_usd
 from strata.workload.job import Objective, TrainingJob

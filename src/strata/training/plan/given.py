@@ -14,7 +14,7 @@ from strata.simulate.analytic import StepModel
 from strata.simulate.report import StepReport
 from strata.training.plan import explain, legality
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.layout import layout_plan
 from strata.training.plan.objective import Scales, score_report
 from strata.training.plan.planfile import best_plan, checked_plan_file, reload_inputs

@@ -7,7 +7,8 @@ from typing import Final
 
 from strata.clock import Clock
 from strata.training.plan.exact.problem import POOL
-from strata.training.plan.exact.search import Evaluated, Search, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, money
 from strata.training.plan.report import TrainingPlanReport
 from strata.workload.job import Objective

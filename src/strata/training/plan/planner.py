@@ -18,7 +18,8 @@ from strata.training.plan import explain, relax
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.alone import first_plan
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated, Search, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, check_prices, money, score_report
 from strata.training.plan.report import TrainingPlanReport
 from strata.training.plan.request import inputs_digest

@@ -11,7 +11,8 @@ from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.fleet.fleet import Fleet
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.exact.result import Evaluated
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, money
 from strata.units import show_bytes, show_time, show_usd
 from strata.workload.job import PRECISION_BYTES, Limits, Objective, Recompute, Schedule, TrainingJob

@@ -14,7 +14,7 @@ from strata.simulate.compute import peak_flops
 from strata.training.plan import explain
 from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.objective import Scales, money
 from strata.training.plan.planned import InputDigests, PlannedFleet, PlannedJob, PlanRequest
 from strata.workload.job import Objective

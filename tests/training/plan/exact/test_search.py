@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import ROW_TOLERANCE, Search, SearchResult
+from strata.training.plan.exact.result import SearchResult
+from strata.training.plan.exact.search import ROW_TOLERANCE, Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
 from strata.workload.job import Schedule

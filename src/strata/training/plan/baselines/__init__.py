@@ -12,7 +12,7 @@ from strata.errors import install
 from strata.training.plan.baselines import exact_rules, nsga2, random_search, uniform_rules
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 
 Baseline = Callable[[Problem, Context], Evaluated | None]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, Search, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, score_report, within_limits
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan

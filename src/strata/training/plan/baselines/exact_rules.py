@@ -8,7 +8,8 @@ from dataclasses import replace
 from strata.training.plan.baselines.context import Context, Unfinished, best, best_of, exact
 from strata.training.plan.exact.alone import TOGETHER, SingleDomains
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated, Search, SearchResult
+from strata.training.plan.exact.result import Evaluated, SearchResult
+from strata.training.plan.exact.search import Search
 
 
 def single_domain(problem: Problem, context: Context) -> Evaluated | None:

@@ -15,7 +15,7 @@ from strata.training.plan.baselines.context import Context, best_first
 from strata.training.plan.baselines.floor import chain_floors, scores
 from strata.training.plan.baselines.random_search import legal_chain, may_fit
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.result import Evaluated
 
 POPULATION: Final = 40
 GENERATIONS: Final = 10

@@ -13,8 +13,8 @@ from strata.training.plan.exact.alone import SingleDomains
 from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.rows import chains
-from strata.training.plan.exact.search import Evaluated
 from strata.workload.plan import TrainingPlan
 
 DRAWS: Final = 200

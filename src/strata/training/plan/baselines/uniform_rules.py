@@ -16,8 +16,8 @@ from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.floors import ROUNDING, ChainFloors
 from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import best_path
-from strata.training.plan.exact.search import Evaluated
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

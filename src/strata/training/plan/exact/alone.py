@@ -14,7 +14,8 @@ from strata.clock import Clock
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Search, SearchResult
+from strata.training.plan.exact.result import SearchResult
+from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales
 

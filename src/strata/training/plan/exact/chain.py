@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.pipeline_times import in_order_s, split_work_s, wires
 from strata.simulate.splits import EXACT, Splits
 from strata.simulate.traffic import Hop
-from strata.training.plan.exact.copy_sums import end_s, ends_s
+from strata.training.plan.exact.copy_sums import ends_s
 from strata.training.plan.exact.memory_fit import fitting, without_recomputation, zero_stages
 from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import TrainingPlan
@@ -65,25 +65,26 @@ class Chain:
         """`bound_s` at once."""
         return self.after_s + (self.splits.bound_s if self.splits is not None else 0.0)
 
-    @cached_property
+    @property
+    def early_s(self) -> float:
+        """What no split's step can beat, without looking at which ends go with which splits: ten times as fast."""
+        return self.after_s if self._steps is None else self._steps.close_s + self._steps.least_end_s
+
+    @property
     def bound_s(self) -> float:
         """What no split's step can beat."""
-        if self.splits is None:
-            return self.after_s
-        if len(self.splits.times) == 1:
-            whole = 0, len(self.problem.job.layers)
-            [stage] = self._bare.pipelines[0].stages
-            ends_s = end_s(self.problem, self._bare, stage, whole, self.splits.times[0])
-            return self.splits.close_s + max(self.after_s, ends_s)
-        least_s = max(self.after_s, *(float(each.min()) for each in self._ends_s))
-        return self.splits.close_s + min(least_s, self.splits.close_s + self.after_s)
+        return self.after_s if self._steps is None else self._steps.step_s
 
     @cached_property
-    def _ends_s(self) -> tuple[Floats, Floats]:
-        """See `copy_sums.ends_s`; inf for stages that alone take twice the bound."""
-        assert self.splits is not None, "who asks has splits"
-        most_s = 4 * self.splits.close_s / self.splits.microbatches
-        return ends_s(self.problem, self._bare, (self.splits.times[0], self.splits.times[-1]), most_s=most_s)
+    def _steps(self) -> Splits | None:
+        """The splits with what follows their microbatches."""
+        if (splits := self.splits) is None:
+            return None
+        ends = [
+            ends_s(self.problem, self._bare, stage, times)
+            for stage, times in zip(self._bare.pipelines[0].stages, splits.times, strict=True)
+        ]
+        return replace(splits, sums_of=lambda: splits.sums, ends=ends, end_s=self.after_s)
 
     @property
     def _bare(self) -> TrainingPlan:
@@ -112,83 +113,59 @@ class Chain:
 
     def within(
         self, limit_s: Callable[[], float], *, check: Check = unlimited
-    ) -> Iterator[tuple[float, TrainingPlan]]:
+    ) -> Iterator[tuple[float, TrainingPlan | None]]:
         """Yield the plan of every other split whose step could take at most `limit_s()`; `check` may end it.
 
-        With each comes what neither it nor any that is left can beat. A limit may fall from one to the next.
+        With each comes what neither it nor any that is left can beat. A limit may fall from one to the next. None
+        comes last where more splits than can be timed are left.
         """
         own = tuple(stage.num_layers for stage in self.plan.pipelines[0].stages)
         for least_s, counts in self._close(limit_s, check):
-            if counts != own:
+            if counts is None:
+                yield least_s, None
+            elif counts != own:
                 plan = with_layers(self._bare, counts)
                 for fits in fitting(self.problem, plan, zero_stages(self.problem, plan)):
                     yield least_s, fits
 
-    def _close(self, limit_s: Callable[[], float], check: Check) -> Iterator[tuple[float, tuple[int, ...]]]:
+    def _close(self, limit_s: Callable[[], float], check: Check) -> Iterator[tuple[float, tuple[int, ...] | None]]:
         """Yield the splits within a limit, those of the shortest steps first, with what all that are left take.
 
-        Where there are more than MOST_TIMED, those come last that are not timed.
+        Those of long pipelines that are not timed come last; of others None.
         """
-        if self.splits is None:
+        if (splits := self._steps) is None:
             return
-        after_s, pipeline = self.bound_s - self.splits.close_s, self.plan.pipelines[0]
+        pipeline = self.plan.pipelines[0]
         most = MOST_OPERATIONS // (3 * len(pipeline.stages) * pipeline.microbatches * self.plan.virtual_stages)
         most, timed = max(FEW, min(MOST_TIMED, most)), set[tuple[int, ...]]()
-        left: list[tuple[float, float, tuple[int, ...]]] = []
+        left: list[tuple[float, tuple[int, ...]]] = []
         # Of all splits whose bounds are below the floor the times are known.
         floor_s, share = self.bound_s, SHARE
         while floor_s < limit_s():
             wide_s = floor_s + share * (limit_s() - floor_s) if np.isfinite(limit_s()) else np.inf
-            others = self.splits.within(wide_s - after_s, check=check)
+            others = splits.within(wide_s, check=check)
             new = [counts for counts in islice(others, most) if counts not in timed]
             untimed = next(others, None)
             timed.update(new)
             if new:
-                pipelines_s = self._pipeline_s(np.array(new), check)
-                bounds_s = pipelines_s + self._least_ends_s(np.array(new))
-                left += zip(bounds_s.tolist(), pipelines_s.tolist(), new, strict=True)
+                steps_s = self._pipeline_s(np.array(new), check) + splits.ends_s(np.array(new))
+                left += zip(steps_s.tolist(), new, strict=True)
                 heapq.heapify(left)
             if untimed is None:
-                floor_s, share = wide_s, min(1.0, 4 * share)
+                floor_s, share = wide_s, min(1.0, (4 if new else 2) * share)
             else:
                 share /= 4
             early = FEW if untimed is not None else 0
             while left and (left[0][0] <= floor_s or early) and left[0][0] <= limit_s() * EXACT:
-                least_s, pipeline_s, counts = left[0]
-                # What follows in the stages between the first and the last takes longer to find out.
-                closer_s = pipeline_s + self._end_s(counts) if np.isfinite(pipeline_s) else least_s
-                if closer_s > least_s:
-                    heapq.heapreplace(left, (closer_s, np.inf, counts))
-                else:
-                    heapq.heappop(left)
-                    early = max(0, early - 1)
-                    yield min(least_s, floor_s), counts
+                least_s, counts = heapq.heappop(left)
+                early = max(0, early - 1)
+                yield min(least_s, floor_s), counts
             if untimed is not None and (share < LEAST_SHARE or len(timed) > ENOUGH * most):
-                yield from ((floor_s, each) for each in chain([untimed], others) if each not in timed)
+                if most < MOST_TIMED:
+                    yield from ((floor_s, each) for each in chain([untimed], others) if each not in timed)
+                else:  # the best of so many that were timed is hardly beaten by some that were not
+                    yield floor_s, None
                 return
-
-    def _least_ends_s(self, counts: Ints) -> Floats:
-        """Return what follows the microbatches at least with so many layers a stage [N, S]."""
-        first_s, last_s = self._ends_s
-        ends_s = np.maximum(first_s[counts[:, 0]], last_s[counts[:, -1]])
-        # Of a stage that is left out there, what follows is not known.
-        return np.maximum(np.where(np.isfinite(ends_s), ends_s, 0.0), self.after_s)
-
-    def _end_s(self, counts: tuple[int, ...]) -> float:
-        """Return what follows the microbatches, in each of the stages."""
-        assert self.splits is not None, "who asks has splits"
-        stages, most_s = self._bare.pipelines[0].stages, 0.0
-        for stage, times, run in zip(
-            stages, self.splits.times, pairwise(np.cumsum([0, *counts]).tolist()), strict=True
-        ):
-            if (stage.domain, run) not in self._known_ends:
-                self._known_ends[stage.domain, run] = end_s(self.problem, self._bare, stage, run, times)
-            most_s = max(most_s, self._known_ends[stage.domain, run])
-        return most_s
-
-    @cached_property
-    def _known_ends(self) -> dict[tuple[str, tuple[int, int]], float]:
-        return {}
 
     def _pipeline_s(self, counts: Ints, check: Check) -> Floats:
         """Return the time of the pipeline with so many layers a stage [N, S], but for what its copies exchange."""
@@ -219,20 +196,28 @@ class OtherSplits:
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.least_s, self.num_taken, self._limit_s = chain, chain.loose_s, 0, np.inf
-        self._left: Iterator[tuple[float, TrainingPlan]] | None = None
+        self.is_over = False
+        """Whether what is left is not known."""
+        self._left: Iterator[tuple[float, TrainingPlan | None]] | None = None
 
     def take(self, limit_s: float, most: int, *, check: Check) -> list[TrainingPlan]:
         """Return plans not taken before that could take at most `limit_s`; `least_s` is then what is left."""
         self._limit_s = limit_s
         if self._left is None:
             self._left = self.chain.within(lambda: self._limit_s, check=check)
-        new = list(islice(self._left, most))
-        last = next(self._left, None)
-        self.least_s = np.inf if last is None else last[0]
-        if last is not None:
-            self._left = chain([last], self._left)
+        new: list[TrainingPlan] = []
+        for least_s, plan in self._left:
+            self.least_s, self.is_over = least_s, plan is None
+            if plan is None:
+                break
+            if len(new) == most:
+                self._left = chain([(least_s, plan)], self._left)
+                break
+            new.append(plan)
+        else:
+            self.least_s = np.inf
         self.num_taken += len(new)
-        return [plan for _, plan in new]
+        return new
 
 
 def with_layers(plan: TrainingPlan, counts: tuple[int, ...]) -> TrainingPlan:

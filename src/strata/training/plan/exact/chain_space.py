@@ -310,14 +310,14 @@ class ChainSpace:
         compute_cost = self.problem.compute_cost(config)
         after_s = float(self._after_s(config, inside, compute_cost, np.array([stages]))[0]) / stages
         for order in self.orders(config, picked):
-            for chain in chains(self.problem, config, order, limit_s=limit_s - after_s):
+            for chain in chains(self.problem, config, order, limit_s=limit_s, after_s=after_s):
                 if isinstance(chain, Reason):
                     refusal = chain
                     continue
                 if chain is None:
                     is_outbid = True
                 else:
-                    built.append(replace(chain, after_s=after_s))
+                    built.append(chain)
         if built or is_outbid:
             return built
         if refusal is None:

@@ -9,6 +9,7 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Domain
 from strata.simulate.copies import shared_weights
+from strata.simulate.run_ends import exposed_s
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.memory_fit import zero_stages
 from strata.training.plan.exact.problem import Problem
@@ -70,36 +71,56 @@ def after_s(
     return np.asarray(np.min(ways, axis=0) * (1 - 1e-12))
 
 
-def ends_s(
-    problem: Problem, plan: TrainingPlan, times: tuple[Floats, Floats], *, most_s: float
-) -> tuple[Floats, Floats]:
-    """Return what follows the microbatches of a pipeline at least where its first, and its last stage has so many
-    layers [L + 1]: embedding and head are more to sum than their work hides.
+def ends_s(problem: Problem, plan: TrainingPlan, stage: Stage, times: Floats) -> Floats:
+    """Return what follows the microbatches of a stage that holds the layers from a row to a column, under the best
+    ZeRO stage [L + 1, L + 1].
 
-    `times` are those of the two, from a row to a column [L + 1, L + 1]; inf where they take more than `most_s`.
+    `times` are those of the runs; where they are longer than their layers take, all of what is recomputed may hide
+    the sums.
     """
-    layers, stages = len(problem.job.layers), plan.pipelines[0].stages
-    ends: list[Floats] = []
-    for stage, own in zip((stages[0], stages[-1]), times, strict=True):
-        runs = [(layers - count, layers) if ends else (0, count) for count in range(1, layers + 1)]
-        known = (end_s(problem, plan, stage, run, own) if own[run] <= most_s else np.inf for run in runs)
-        ends.append(np.array([np.inf, *known]))
-    return ends[0], ends[1]
+    layers = problem.model.stage_layers(plan, stage)
+    plain_s = _ends_s(problem, plan, stage)
+    if not problem.is_partial:
+        return plain_s
+    is_longer = times > (layers.work[None, :] - layers.work[:, None]) * (1 + 1e-12)
+    longest_s = _ends_s(problem, replace(plan, recompute=Recompute.FULL), stage)
+    return np.where(is_longer, longest_s, plain_s)
 
 
-def end_s(problem: Problem, plan: TrainingPlan, stage: Stage, run: tuple[int, int], times: Floats) -> float:
-    """Return what follows the microbatches of a stage of these layers under the best ZeRO stage."""
-    model, [pipeline], (a, z) = problem.model, plan.pipelines, run
-    layers, copies = model.stage_layers(plan, stage), pipeline.replicas
-    if problem.is_partial and times[run] > (layers.work[z] - layers.work[a]) * (1 + 1e-12):
-        # Of what is recomputed all may hide the sums.
-        plan = replace(plan, recompute=Recompute.FULL)
-    held = replace(stage, first_layer=a, num_layers=z - a, recompute_layers=None)
-    ways = []
-    for zero in zero_stages(problem, plan):
-        under = replace(plan, zero_stage=zero)
-        done = model.exchange(
-            under, held, replicas=copies, copy_devices=pipeline.devices()[stage.domain] // copies
-        )  # fmt: skip
-        ways.append(done.sum_s + done.gather_s + model.update_s(under, held, pipeline))
-    return min(ways)
+def _ends_s(problem: Problem, plan: TrainingPlan, stage: Stage) -> Floats:
+    [pipeline] = plan.pipelines
+    copy_devices = pipeline.devices()[stage.domain] // pipeline.replicas
+    zeros = zero_stages(problem, plan)
+    key = (
+        stage.domain, stage.tensor_parallel, stage.context_parallel, pipeline.replicas, copy_devices, zeros,
+        plan.microbatch_size, plan.recompute, plan.context_exchange, plan.expert_parallel,
+    )  # fmt: skip
+    if key not in problem.run_ends:
+        each = (_under(problem, replace(plan, zero_stage=zero), stage, copy_devices) for zero in zeros)
+        problem.run_ends[key] = np.min(list(each), axis=0)
+    return problem.run_ends[key]
+
+
+def _under(problem: Problem, plan: TrainingPlan, stage: Stage, copy_devices: int) -> Floats:
+    """Return what follows under the plan's ZeRO stage: sums, gathering and updates of each run of layers."""
+    job, [pipeline] = problem.job, plan.pipelines
+    domain, layers = problem.fleet.domain(stage.domain), problem.model.stage_layers(plan, stage)
+    whole = replace(stage, first_layer=0, num_layers=len(job.layers), recompute_layers=None)
+    weights = shared_weights(
+        job, domain, whole, replicas=pipeline.replicas, copy_devices=copy_devices,
+        expert_parallel=plan.expert_parallel,
+    )  # fmt: skip
+    after_s = exposed_s(
+        domain, np.diff(layers.forward), np.diff(layers.backward), weights, zero_stage=plan.zero_stage,
+        prefetched=job.software.prefetched_shards, hidden=job.software.hides_gradients,
+        gradient_ratio=job.gradient_bytes / job.element_bytes,
+    )  # fmt: skip
+    update_s = layers.update[None, :] - layers.update[:, None]
+    if plan.expert_parallel > 1 and not plan.zero_stage:
+        # Experts that lie elsewhere are not updated here (`analytic`).
+        held, away = (np.concatenate([[0.0], np.cumsum(each)]) for each in (
+            job.layers.params, job.layers.exchanges.expert_params * (1 - 1 / plan.expert_parallel)
+        ))  # fmt: skip
+        held, away = (each[None, :] - each[:, None] for each in (held, away))
+        update_s = update_s * np.maximum(held - away, 1.0) / np.maximum(held, 1.0)
+    return np.asarray(np.maximum(0.0, np.triu(after_s + update_s / plan.state_shards(pipeline))))

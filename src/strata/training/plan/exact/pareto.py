@@ -19,9 +19,10 @@ from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.rows import chains as chains_of
-from strata.training.plan.exact.search import MOST_SPLITS, Evaluated
+from strata.training.plan.exact.search import MOST_SPLITS
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.sharing_plans import DataParallelPlan
 from strata.training.plan.objective import Scales, money, score_report, within_limits
@@ -95,7 +96,7 @@ def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
     if chain.splits is None or is_dominated(chain.bound_s):
         return []
     limit_s = chain.longest_s(lambda step_s: not is_dominated(step_s))
-    return [plan for _, plan in islice(chain.within(lambda: limit_s), MOST_SPLITS)]
+    return [plan for _, plan in islice(chain.within(lambda: limit_s), MOST_SPLITS) if plan is not None]
 
 
 def _branches(

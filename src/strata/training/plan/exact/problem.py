@@ -110,6 +110,11 @@ class Problem:
         return {}
 
     @cached_property
+    def run_ends(self) -> dict[object, Floats]:
+        """What follows the microbatches of stages of any layers, by what it depends on (`copy_sums`)."""
+        return {}
+
+    @cached_property
     def like_layers(self) -> tuple[int, int]:
         """The largest group of layers that are alike: the position of one, and how many there are."""
         layers = self.job.layers

@@ -91,12 +91,13 @@ def build_chain(
 def chains(
     problem: Problem, config: ParallelConfig, order: tuple[int, ...],
     *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None, limit_s: float = np.inf,
+    after_s: float = 0.0,
 ) -> Iterator[Chain | Reason | None]:  # fmt: skip
     """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
 
-    A schedule that does not fit memory yields its Reason instead, one of which no pipeline takes less than
-    `limit_s` None. `microbatches` per copy is the whole batch's unless given (a pipeline of several, which share
-    the batch); `schedules` are the job's, in its order.
+    A schedule that does not fit memory yields its Reason instead, one of which no step takes less than `limit_s`
+    None; at least `after_s` follows the pipeline. `microbatches` per copy is the whole batch's unless given (a
+    pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
     count = microbatches or problem.microbatches(config)
     stages: list[tuple[Domain, int]] = []
@@ -112,13 +113,13 @@ def chains(
     row = _Row(problem, config, tuple(stages), count)
     among = problem.job.schedules if schedules is None else schedules
     for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
-        chain = row.scheduled(schedule, chunks, limit_s)
+        chain = row.scheduled(schedule, chunks, limit_s, after_s)
         yield chain
         if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
             continue
         # Stages that recompute are slower: they hide a link with fewer microbatches in flight.
         if isinstance(chain, Reason) or chain.plan.recompute is Recompute.FULL:
-            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s)
+            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s, after_s)
             yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
 
 
@@ -158,7 +159,7 @@ class _Row:
         plan, splits = self._whole
         if not np.isfinite(splits.bound_s):
             return np.inf
-        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).bound_s
+        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
 
     def most_hidden_s(self) -> float:
         """Return the longest that the shortest backward is in any split."""
@@ -181,7 +182,7 @@ class _Row:
         plan = self._plan(counts, warmup, Schedule.GPIPE, 1)
         return plan, self._splits(plan, zero_stages(self.problem, plan), count, 1, is_ordered=False)
 
-    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float) -> Chain | Reason | None:
+    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float, after_s: float) -> Chain | Reason | None:
         """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
         count = self.microbatches
         warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
@@ -201,8 +202,17 @@ class _Row:
         allowed = zero_stages(self.problem, plan)
         each = [self._splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
         least_s = min(splits.bound_s for splits in each)
-        if limit_s <= least_s < np.inf:
+        if limit_s <= least_s + after_s < np.inf:
             return None
+        splits = None
+        if len(self.layout) > 1:
+            splits = self._splits(plan, allowed, count, chunks)
+            free = replace(splits, sums_of=lambda: None)  # they take ten times as long
+            bound_s = least_s
+            if not self._hops_s or max(self._hops_s) == 0:  # beside links what copies exchange is little
+                bound_s = Chain(self.problem, plan, free, 0.0, 0.0, after_s=after_s).bound_s
+            if limit_s <= bound_s < np.inf:
+                return None
         best = [splits.best for splits in each]
         counted = [with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
         plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, allowed)]
@@ -219,11 +229,12 @@ class _Row:
         return Chain(
             self.problem,
             plans[0],
-            None if len(self.layout) == 1 else self._splits(plan, allowed, count, chunks),
+            splits,
             egress_usd=messages * sum(hop.egress_usd + back.egress_usd for hop, back in self._hops),
             useful_s=messages * most_useful_s,
             others=tuple(plans[1:]),
             cuts=tuple(self._hops),
+            after_s=after_s,
         )
 
     def _free(self, plan: TrainingPlan, chunks: int) -> tuple[int, ...]:

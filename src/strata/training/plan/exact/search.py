@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,18 +17,17 @@ from strata.arrays import Bools, Ints
 from strata.clock import Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
-from strata.simulate.report import StepReport
-from strata.training.plan.exact.branches import CROSSING, LOTS, DomainSet, Lot, SearchBranches
+from strata.training.plan.exact.branches import CROSSING, LOTS, Lot, SearchBranches
 from strata.training.plan.exact.chain import Chain, OtherSplits
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.refusals import Refusals
+from strata.training.plan.exact.result import TOLERANCE, Evaluated, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.sharing_builder import SharingBuilder
 from strata.training.plan.objective import Scales, score, score_report, within_limits
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
-
-TOLERANCE: Final = 1e-4
-"""A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
 OPENED: Final = 8
 ROW_LOTS: Final = 32
@@ -55,65 +52,6 @@ LOTS_OF: Final[dict[str, tuple[Lot, ...]]] = {"single": ("alone",), "pp": ("join
 
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A plan that was built and evaluated exactly."""
-
-    plan: TrainingPlan
-    report: StepReport
-    score: float
-
-    @property
-    def domain_set(self) -> DomainSet:
-        """The row of the ranked table it belongs to."""
-        return self.plan.kind, frozenset(self.plan.domains)
-
-
-@dataclass
-class SearchResult:
-    """What a search returns: the best plan of each domain set, the bound on any plan, and why others failed."""
-
-    by_set: dict[DomainSet, Evaluated] = field(default_factory=dict)
-    closed: set[DomainSet] = field(default_factory=set)
-    """Those of which no other plan is better by ROW_TOLERANCE."""
-    missed: dict[DomainSet, Evaluated] = field(default_factory=dict)
-    bound: float = np.inf
-    evaluated: int = 0
-    branches: int = 0
-    refusals: dict[frozenset[str], Reason] = field(default_factory=dict)
-    stopped: bool = False
-    interrupted: bool = False
-
-    @property
-    def ranked(self) -> list[Evaluated]:
-        """Plans that keep all limits, best first."""
-        return sorted(self.by_set.values(), key=lambda item: (item.score, sorted(item.plan.domains)))
-
-    @property
-    def best_score(self) -> float:
-        """The best score so far (inf without a plan)."""
-        return min((item.score for item in self.by_set.values()), default=np.inf)
-
-    @property
-    def gap(self) -> float:
-        """How much better, as a share, any plan could be than the best one found."""
-        best = self.best_score
-        return max(0.0, (best - self.bound) / abs(best)) if np.isfinite(best) and best else 0.0
-
-    def merge(self, other: SearchResult) -> None:
-        """Take over what another search found on the same problem."""
-        for kept, others in ((self.by_set, other.by_set), (self.missed, other.missed)):
-            for key, item in others.items():
-                if key not in kept or item.score < kept[key].score:
-                    kept[key] = item
-        self.closed |= other.closed
-        self.bound = min(self.bound, other.bound)
-        self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
-        self.refusals.update(other.refusals)
-        self.stopped |= other.stopped
-        self.interrupted |= other.interrupted
 
 
 class Search:
@@ -151,12 +89,11 @@ class Search:
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._chains: list[tuple[float, int, OtherSplits]] = []
         self._sharings: list[tuple[float, int]] = []
+        self.sharings = SharingBuilder(self.branches)
         self._unsplit, self._most_splits = np.inf, MOST_SPLITS
-        self._refused: set[int] = set()
+        self.refusals = Refusals(self.branches)
         self._opened: set[TrainingPlan] = set()
         self._serial = 0
-        self.is_wide = len(self.shards.members) > POOL
-        """Of so many domains, not all shapes that a plan could use are built."""
 
     def run(self, *, so_far: SearchResult | None = None, rank: int = 0, keeps_best: bool = False) -> SearchResult:
         """Search until the bound meets the best plan, here or among those `so_far`, or the deadline passes.
@@ -194,31 +131,11 @@ class Search:
         if rank and not self.result.stopped:
             self._fill_table(rank, so_far)
         self.result.branches = len(branches.codes)
-        self._keep_proved_refusals()
+        self.result.refusals = self.refusals.proved(is_late=self._is_late)
 
     def _forget(self) -> None:
         """Begin again with what is built and opened."""
         self._built, self._chains, self._sharings, self._opened = [], [], [], set()
-
-    def _keep_proved_refusals(self) -> None:
-        """Forget the refusals of sets that another configuration might fit: those were outbid, not impossible."""
-        branches, count = self.branches, len(self.chains.masks)
-        if not self._refused:
-            return
-        bounded, refused = (
-            np.bincount(each[each >= 0] % count, minlength=count)
-            for each in (branches.codes, np.array(sorted(self._refused)))
-        )
-        in_doubt = np.flatnonzero((refused > 0) & (bounded <= refused))
-        for numbers in branches.left(("alone", "joined")).values():
-            for number in numbers:
-                if self._is_late() or not len(in_doubt):
-                    break
-                might = np.isfinite(self.chains.bounds(self.problem.configs[number], in_doubt).step_s[in_doubt])
-                in_doubt = in_doubt[~might]
-        certain = {branches.names(int(index)) for index in in_doubt}
-        for names in self.result.refusals.keys() - certain:
-            del self.result.refusals[names]
 
     def _explore(
         self,
@@ -256,7 +173,7 @@ class Search:
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
             # has plans then, however many branches seem better than all that is built.
-            if opened == DIVE and lots == LOTS and not self.is_wide:
+            if opened == DIVE and lots == LOTS and not self.sharings.is_wide:
                 # Where sharing the batch is fastest, thousands of slower pipelines may seem better until then.
                 new = self._look(("shared",), threshold)
                 left = self._in_order(np.concatenate([left, new]), pick, best)
@@ -266,7 +183,7 @@ class Search:
                 left, opened = left[~np.isin(left, shared)], opened + 1
             elif min(branch, floor) < min(plan, threshold) and not (opened >= dive and plan < threshold):
                 # Lots of very many units take seconds to look into: a first plan comes before.
-                if floor < branch and not (self.is_wide and opened < DIVE and len(left)):
+                if floor < branch and not (self.sharings.is_wide and opened < DIVE and len(left)):
                     new = self._look(lots, min(branch, threshold))
                     left = self._in_order(np.concatenate([left, new]), pick, best)
                 else:
@@ -310,7 +227,7 @@ class Search:
 
     def _become_closer(self, branch: int) -> bool:
         """Bound a sharing more closely; of very many units only where the goal is time, which takes few shapes."""
-        if self.is_wide and self.problem.job.objective is not Objective.TIME:
+        if self.sharings.is_wide and self.problem.job.objective is not Objective.TIME:
             return False
         try:
             return self.branches.become_closer(branch, check=self._check_time)
@@ -338,7 +255,7 @@ class Search:
         limit_s = best if self.problem.job.objective is Objective.TIME else np.inf
         built = self.chains.open(self.problem.configs[number], int(self.chains.masks[index]), limit_s)
         if isinstance(built, Reason):
-            self._refuse(code, built)
+            self.refusals.add(code, built)
             return
         # Of the settings that differ in a cap that does not bind one is enough.
         built = [chain for chain in built if chain.plan not in self._opened]
@@ -349,45 +266,17 @@ class Search:
                 self._put(OtherSplits(chain))
 
     def _share(self, code: int, best: float, bound: float, *, is_first: bool = False) -> None:
-        """Build a sharing; at first of the shapes that its bound is for, and all that a faster plan could use when
-        nothing else could be better than the best plan: then they are few."""
         at = divmod(-1 - code, len(self.shards.groups))
-        # All shapes of very many units take seconds to build; the bound over the fleet does not need them.
-        is_first &= self.shards.is_time and not self.is_wide
         try:
-            if is_first:
-                plan = self.shards.build_first(*at, limit_s=best, check=self._check_time)
-                heapq.heappush(self._sharings, (max(bound, self.shards.bound_s(*at)), code))
-                plans = [] if plan is None else [plan]
-            else:
-                plans = self._share_thoroughly(at, best, bound)
+            shared = self.sharings.built(*at, best=best, bound=bound, is_first=is_first, check=self._check_time)
         except OutOfTime:
-            self._unsplit, plans = min(self._unsplit, bound), []
-        self._push(plans)
-
-    def _share_thoroughly(self, at: tuple[int, int], best: float, bound: float) -> list[TrainingPlan]:
-        """Build a sharing; what no plan of it beats, however layers are split, is part of what is not proved."""
-        shards, check = self.shards, self._check_time
-        if self.is_wide:
-            plan = shards.build_within(*at, limit_s=best, is_thorough=False, check=check)
-            return [] if plan is None else [plan]
-        if shards.is_time and best < np.inf and not shards.could(*at, limit_s=best, check=check):
-            return []
-        plan = shards.build_within(*at, limit_s=best, check=check)
-        limit_s, plans = best if shards.is_time else np.inf, [] if plan is None else [plan]
-        if plan is not None:
-            limit_s = min(limit_s, self.problem.model.reports([plan], check=check)[0].step_time_s)
-        if np.isfinite(limit_s):
-            own_s = shards.own_bound_s(*at, limit_s=limit_s, check=check)
-            bound = max(bound, self.branches.shared_score(*at, own_s))
-            other = shards.build(shards.sharing(*at)) if own_s < limit_s * (1 - TOLERANCE) else None
-            plans += [] if other is None else [other]
-        self._unsplit = min(self._unsplit, bound)
-        return plans
-
-    def _refuse(self, code: int, reason: Reason) -> None:
-        self._refused.add(code)
-        self.result.refusals.setdefault(self.branches.names(code % len(self.chains.masks)), reason)
+            self._unsplit = min(self._unsplit, bound)
+            return
+        if shared.is_open:
+            heapq.heappush(self._sharings, (shared.bound, code))
+        else:
+            self._unsplit = min(self._unsplit, shared.bound)
+        self._push(shared.plans)
 
     def _push(self, plans: Iterable[TrainingPlan]) -> None:
         plans = list(plans)
@@ -419,7 +308,7 @@ class Search:
 
     def _put(self, others: OtherSplits) -> None:
         least = self._least_score(others.chain, others.least_s) if np.isfinite(others.least_s) else np.inf
-        if others.num_taken >= self._most_splits:
+        if others.is_over or others.num_taken >= self._most_splits:
             self._unsplit = min(self._unsplit, least)
         elif np.isfinite(least):
             self._serial += 1
@@ -480,21 +369,23 @@ class Search:
                 break
             row = int(np.flatnonzero(wanted)[least[wanted].argmin()])
             is_left[row], most_lots = False, branches.looked + ROW_LOTS
-            self._forget()
-            self._unsplit = np.inf
             best = so_far.by_set.get(names[row])
-            self._explore(
-                best.score if best is not None else np.inf, lots=LOTS_OF.get(names[row][0], ("shared",)),
-                pick=partial(self._are_of, row),
-                among=partial(_is_of, names[row]), most=OPENED, most_lots=most_lots, tolerance=ROW_TOLERANCE,
-            )  # fmt: skip
-            if not result.stopped and self._unsplit == np.inf:
-                result.closed.add(names[row])
-            result.stopped = False
+            self._search_row(row, best.score if best is not None else np.inf, most_lots=most_lots)
         result.bound = proved
 
-    def _are_of(self, row: int, branches: Ints) -> Bools:
-        return np.asarray(self.branches.sets_of(branches) == row)
+    def _search_row(self, row: int, incumbent: float, *, most_lots: int) -> None:
+        """Search one domain set to its best plan."""
+        branches, name, self._unsplit = self.branches, self.branches.domain_sets[row], np.inf
+        self._forget()
+        self._explore(
+            incumbent, lots=LOTS_OF.get(name[0], ("shared",)),
+            pick=lambda rows: np.asarray(branches.sets_of(rows) == row),
+            among=lambda item: item.domain_set == name,
+            most=OPENED, most_lots=most_lots, tolerance=ROW_TOLERANCE,
+        )  # fmt: skip
+        if not self.result.stopped and self._unsplit == np.inf:
+            self.result.closed.add(name)
+        self.result.stopped = False
 
     def _is_late(self) -> bool:
         return self.clock() > self.deadline and not self._is_owed
@@ -506,7 +397,3 @@ class Search:
     def _check_time(self) -> None:
         if self._is_late():
             raise OutOfTime("the search")
-
-
-def _is_of(domain_set: DomainSet, item: Evaluated) -> bool:
-    return item.domain_set == domain_set

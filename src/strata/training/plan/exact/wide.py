@@ -19,7 +19,8 @@ from strata.errors import OutOfTime
 from strata.training.plan.exact.alone import best_alone, first_plan
 from strata.training.plan.exact.floors import ChainFloors
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import TOLERANCE, Search, SearchResult
+from strata.training.plan.exact.result import TOLERANCE, SearchResult
+from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales, score

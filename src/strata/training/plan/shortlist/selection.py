@@ -16,8 +16,9 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
-from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, within_limits
 from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.preferences import preferences
