@@ -8,6 +8,8 @@ import pytest
 
 from strata.decision import Trust
 from strata.fleet.fleet import BandwidthCurve
+from strata.training.plan.compare import plan_request
+from strata.training.plan.planned import PlanRequest
 from strata.training.plan.request import inputs_digest
 from tests.support.builders import domain, fleet, job, layers, link
 
@@ -42,3 +44,16 @@ def test_the_ends_of_a_link_are_part_of_the_hash():
 def test_a_fleet_without_links_has_a_hash():
     alone = fleet(domain("a"), links=[])
     assert inputs_digest(alone, JOB)[1].fleet == inputs_digest(replace(alone), JOB)[1].fleet
+
+
+def test_out_of_time_a_front_has_what_the_ranked_plans_make_of_it():
+    now_s = 0.0
+
+    def planned(_report):
+        nonlocal now_s
+        now_s = 1e9
+
+    asked = PlanRequest(baselines=False, pareto=True)
+    report = plan_request(FLEET, JOB, asked, clock=lambda: now_s, planned=planned)
+    assert not report.front_complete
+    assert report.best in report.front

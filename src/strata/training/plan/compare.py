@@ -124,7 +124,9 @@ def _with_front(
 ) -> TrainingPlanReport:
     try:
         with progress("Pareto front", total=1.0) as advance:
-            items, complete = front(report.problem, clock=clock, deadline=deadline, advance=advance)
+            items, complete = front(
+                report.problem, clock=clock, deadline=deadline, start=report.plans, advance=advance
+            )
     except KeyboardInterrupt:
         return replace(report, interrupted=True)
     return replace(report, front=tuple(items), front_complete=complete)

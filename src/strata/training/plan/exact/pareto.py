@@ -109,8 +109,9 @@ def _branches(
         picked = np.flatnonzero(np.isfinite(bound.step_s))
         bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
         branches += [(number, int(chains.masks[index])) for index in picked]
-    shared_s = shards.bounds(split=True)
+    shared_s = shards.bounds()
     shared_usd = shards.least_usd(range(len(shared_s)), shared_s)
+    shards.build_fastest()
     for way, group in np.argwhere(np.isfinite(shared_s)).tolist():
         bounds.append(np.array([[shared_s[way, group], -1.0, shared_usd[way, group]]]))
         branches.append(shards.sharing(way, group))

@@ -50,22 +50,29 @@ class ShardSpace(UnitGroups):
         choices = product(self._units.shapes.commons, job.gradient_compression, (1, *job.local_steps))
         return tuple(Way(*choice) for choice in choices if choice[0].holds_outer == (choice[2] > 1))
 
-    def bounds(self, *, split: bool = False, check: Check = unlimited) -> Floats:
+    def bounds(self, *, check: Check = unlimited) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
 
         Within a time limit the units do no more than their best shapes; the sum of gradients between units takes
         no less than over all their links, less what shapes of such a speed can hide. What `check` raises ends it.
-        Shapes are those that might fit, no layers split, as far as neither `closer` nor `split` asked for others.
+        Shapes are those that might fit, no layers split, as far as `closer` did not ask for others.
         """
         if not self.groups:
             return np.empty((0, 0))
         rows = np.empty((len(self.ways), len(self.groups)))
         for common, ways in self._ways_of.items():
             check()
-            if split:
-                self._tables.build_fastest(common, range(len(self._tables.kinds)), check=check)
             rows[ways] = self._bounds(common, check)
         return rows
+
+    def build_fastest(self, *, check: Check = unlimited) -> None:
+        """Build sharings of the fastest shapes of each kind of unit from now on.
+
+        Their layers are split for the whole batch, and for few microbatches another split may be faster: what
+        `bounds` says from now on bounds them, and not all sharings.
+        """
+        for common in self._ways_of:
+            self._tables.build_fastest(common, range(len(self._tables.kinds)), check=check)
 
     def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, tuple[float, float]]:
         """Return for each common setting the time and the money that no sharing in it can beat: looser than
