@@ -133,3 +133,15 @@ def test_the_files_and_functions_that_pages_name_are_there():
     assert {path for path in paths if not any(file.endswith(f"/{path}") for file in files)} == set()
     places = {*re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+:[A-Za-z_][\w.]*)`", text)}
     assert {place for place in places if not is_there(place)} == set()
+
+
+def console_blocks(page):
+    return re.findall(r"^```.*?^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", sorted(page.name for page in (ROOT / "docs/tutorials").glob("*.md")))
+def test_a_tutorial_in_chinese_shows_the_same_commands_and_outputs(name):
+    """Those of the English ones are run (test_readme_output.py)."""
+    english, chinese = (ROOT / "docs/tutorials" / folder / name for folder in ("", "zh"))
+    assert console_blocks(english)
+    assert console_blocks(chinese) == console_blocks(english)
