@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from strata.cli.main import run
+from tests.support.real_processes import LIMIT_S, until
 
 
 def test_every_way_answers_every_request_and_peers_that_are_not_there_are_named(capsys):
@@ -35,3 +40,15 @@ def test_every_way_answers_every_request_and_peers_that_are_not_there_are_named(
 )
 def test_what_cannot_be_measured_is_refused(options):
     assert run(["bench", "gateway", *options]) == 2
+
+
+def test_sigterm_ends_what_was_started(tmp_path):
+    command = [sys.executable, "-m", "strata", "bench", "gateway", "--requests", "1000000", "--tokens", "1"]
+    with (tmp_path / "said").open("w") as said, subprocess.Popen(command, stdout=said, stderr=said) as bench:
+        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+        until(children.read_text, lambda: "nothing was started")
+        started = [Path("/proc") / pid for pid in children.read_text().split()]
+        bench.send_signal(signal.SIGTERM)
+        assert bench.wait(LIMIT_S) == 130
+    assert "interrupted" in (tmp_path / "said").read_text()
+    until(lambda: not any(process.exists() for process in started), lambda: f"{started} to end")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.endings import ended_as_by_ctrl_c
 from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import PORT, POSITIVE, Finite, choice
 from strata.errors import INTERRUPTED, UsageError, need
@@ -41,7 +42,8 @@ def pipelines(
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
     load = bench.PipelineLoad(stages, requests, tokens, layers, hidden)
-    data = bench.report(list(bench.measure(load, clients=clients)))
+    with ended_as_by_ctrl_c():
+        data = bench.report(list(bench.measure(load, clients=clients)))
     emit(data, output, bench.show(data))
 
 
@@ -135,11 +137,12 @@ def gateway(
         raise UsageError("--peer without --engine-port: peers need to know the engine", hint="--engine-port 9000")
     load = bench.GatewayLoad(clients, requests, tokens, parse(gap, "time"))
     runs, is_whole = list[dict[str, Any]](), True
-    try:
-        runs.extend(bench.measure(load, peers=named, engine_port=engine_port))
-    except KeyboardInterrupt:
-        click.echo("interrupted: what was measured until then", err=True)
-        is_whole = False
+    with ended_as_by_ctrl_c():
+        try:
+            runs.extend(bench.measure(load, peers=named, engine_port=engine_port))
+        except KeyboardInterrupt:
+            click.echo("interrupted: what was measured until then", err=True)
+            is_whole = False
     data = bench.report(runs)
     emit(data, output, bench.show(data))
     return 0 if is_whole else INTERRUPTED

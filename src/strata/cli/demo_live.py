@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
+from strata.cli.endings import ended_as_by_ctrl_c
 from strata.cli.output import emit, show
 from strata.errors import INTERRUPTED
 from strata.tables import Shown
 
 if TYPE_CHECKING:
     from strata.evaluation.testbed.live import LiveEvent, LiveReport
-
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def demo_live(output: str, *, may_shape: bool) -> int:
@@ -42,7 +37,7 @@ def demo_live(output: str, *, may_shape: bool) -> int:
         if is_table:
             show([_line(event)])
 
-    with tempfile.TemporaryDirectory(prefix="strata-demo-") as folder, _ended_as_by_ctrl_c():
+    with tempfile.TemporaryDirectory(prefix="strata-demo-") as folder, ended_as_by_ctrl_c():
         try:
             report = run_live(Path(folder), may_shape=may_shape, tell=tell)
         except KeyboardInterrupt:
@@ -62,20 +57,3 @@ def _shown(report: LiveReport) -> Shown:
     yield f"{len(report.steps)} steps, {count}; loss {report.losses[0]:.2f} -> {report.losses[-1]:.2g}"
     yield f"The domains were {report.kind}."
     yield "next: docs/running.md, to do the same with your own fleet and job"
-
-
-@contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP for Ctrl-C, so that cleaning up is done; a second one does not cut it short."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in (*_ENDINGS, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (*_ENDINGS, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
