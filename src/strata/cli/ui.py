@@ -47,7 +47,10 @@ def ui(
     from strata.cli.tokens import read_token
     from strata.serving.gateway.client import GatewayClient
 
-    served = GatewayClient(gateway.rstrip("/"), read_token(gateway_token_file)) if gateway else None
+    token = read_token(gateway_token_file)
+    if token and not gateway:
+        raise UsageError("--gateway-token-file opens no gateway", hint="--gateway URL")
+    served = GatewayClient(gateway.rstrip("/"), token) if gateway else None
     _serve(fleet, server=server, gateway=served, host=host, port=port, token_file=token_file)
 
 
