@@ -120,6 +120,7 @@ def test_what_begins_alike_goes_where_it_was_read_and_the_engines_cache_has_it(f
         assert more[1 - number] == hits[1 - number]
 
 
+@pytest.mark.full("minutes: engines start again, and one that lost a rank says nothing")
 def test_answers_go_on_elsewhere_when_a_rank_of_the_pipeline_is_killed(front):
     """A completion as one text, a chat as an open message. The pipeline hangs then: silence tells."""
     chat = {"messages": [{"role": "user", "content": PROMPT}]}
