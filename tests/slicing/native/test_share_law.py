@@ -71,7 +71,7 @@ def test_a_program_that_uses_less_than_its_share_is_not_held_up(played, case):
 
 
 def test_a_device_that_waits_for_launches_is_not_taken_to_be_at_work(played):
-    """On an H100 a trainer of such kernels got 24 % for 30, and marks around each launch made it 27 % slower."""
+    """On an H100 a trainer got 24 % for 30, and marks around each launch made this program 27 % slower."""
     alone, third, most = got(played, "host-bound")
     assert third == pytest.approx(0.3, abs=0.01)
     assert 0.9 * alone <= most <= alone < 0.7
