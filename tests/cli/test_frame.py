@@ -186,8 +186,16 @@ def interrupted_at(nth):
     return profile
 
 
-@pytest.mark.parametrize("nth", [2, 40])
-@pytest.mark.parametrize("path", LEAVES, ids=IDS)
+COMMANDS_AND_CALLS = [
+    *((path, nth) for path in LEAVES for nth in (2, 40)),
+    # Whatever the event loop does at that moment: a client begins, a socket is made, a generator is read.
+    *((("strata", "bench", "gateway"), nth) for nth in range(23, 143, 6)),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "nth"), COMMANDS_AND_CALLS, ids=[f"{' '.join(path[1:])}-{nth}" for path, nth in COMMANDS_AND_CALLS]
+)
 def test_ctrl_c_ends_every_command_with_130(path, nth, monkeypatch, capsys):
     command = LEAVES[path]
     arguments = [FILL.get(p.name, "x") for p in command.params if isinstance(p, click.Argument) and p.required]

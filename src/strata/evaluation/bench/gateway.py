@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from strata.errors import StrataError
+from strata.evaluation.bench.loops import finish
 from strata.tables import Line, Shown, rows
 
 MODEL: Final = "bench"
@@ -63,8 +64,8 @@ def measure(load: GatewayLoad, *, peers: Mapping[str, str], engine_port: int = 0
     """
     with _engine(engine_port) as port:
         engine = f"http://127.0.0.1:{port}"
-        asyncio.run(_run(engine, replace(load, requests=load.clients)))  # warm, as the others
-        yield {"through": "direct", **asyncio.run(_run(engine, load))}
+        finish(_run, engine, replace(load, requests=load.clients))  # warm, as the others
+        yield {"through": "direct", **finish(_run, engine, load)}
         with _strata(engine) as (url, pid):
             yield {"through": "strata", **_measured(url, pid, load)}
         for name, command in ROUTERS.items():
@@ -72,14 +73,14 @@ def measure(load: GatewayLoad, *, peers: Mapping[str, str], engine_port: int = 0
                 with _router([program, *command], engine) as (url, pid):
                     yield {"through": name, **_measured(url, pid, load)}
         for name, url in peers.items():
-            yield {"through": name, **asyncio.run(_run(url, load))}
+            yield {"through": name, **finish(_run, url, load)}
 
 
 def _measured(url: str, pid: int, load: GatewayLoad) -> dict[str, Any]:
     """Return a run through a gateway of ours, warm, with what it took of a processor."""
-    asyncio.run(_run(url, replace(load, requests=load.clients)))
+    finish(_run, url, replace(load, requests=load.clients))
     before_s = cpu_s(pid)
-    run = asyncio.run(_run(url, load))
+    run = finish(_run, url, load)
     return {**run, "cpu_ms_per_request": 1e3 * (cpu_s(pid) - before_s) / load.requests}
 
 
@@ -310,7 +311,7 @@ def _router(command: list[str], engine: str) -> Iterator[tuple[str, int]]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             ends_s = time.monotonic() + START_S
-            while asyncio.run(_run(url, GatewayLoad(1, 1, 1)))["errors"]:
+            while finish(_run, url, GatewayLoad(1, 1, 1))["errors"]:
                 if process.poll() is not None or time.monotonic() > ends_s:
                     raise StrataError(f"{command[0]} did not start", hint=" ".join(command))
                 time.sleep(0.2)

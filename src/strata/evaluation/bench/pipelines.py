@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from strata.errors import StrataError
 from strata.evaluation.bench.gateway import START_S, cpu_s
+from strata.evaluation.bench.loops import finish
 from strata.tables import Shown, rows
 
 PROMPT: Final = tuple(range(1, 17))
@@ -48,10 +49,10 @@ def measure(load: PipelineLoad, *, clients: Sequence[int]) -> Iterator[dict[str,
     """Yield a run for one stage and one for several, for each number of clients."""
     for stages in dict.fromkeys((1, load.stages)):
         with _Workers(load, stages) as workers:
-            asyncio.run(_run(workers, load, 1, requests=1))  # warm
+            finish(_run, workers, load, 1, requests=1)  # warm
             for count in clients:
                 before_s = workers.cpu_s
-                run = asyncio.run(_run(workers, load, count, requests=load.requests))
+                run = finish(_run, workers, load, count, requests=load.requests)
                 spent_s = workers.cpu_s - before_s
                 made = count * load.requests * load.tokens
                 yield {
@@ -63,7 +64,7 @@ def measure(load: PipelineLoad, *, clients: Sequence[int]) -> Iterator[dict[str,
                     "load_average": os.getloadavg()[0],
                 }
             for is_kept in (True, False):
-                yield {"stages": stages, **asyncio.run(_interrupted(workers, load, is_kept=is_kept))}
+                yield {"stages": stages, **finish(_interrupted, workers, load, is_kept=is_kept)}
 
 
 def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
