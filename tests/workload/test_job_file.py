@@ -332,8 +332,10 @@ def test_a_profile_that_contradicts_itself_is_refused_where_it_does(tmp_path, ro
 
 def test_a_layout_is_fixed_as_far_as_it_is_written(written):
     job = load_job(written(f"{JOB}parallel: {{tensor: 4, data: 8}}\n"))
-    assert (job.pins.given, str(job.pins)) == ({"tensor": 4, "data": 8}, "tensor 4, data 8")
-    assert load_job(written(JOB)).pins.given == {}
+    assert (job.pins.sizes, str(job.pins)) == ({"tensor": 4, "data": 8}, "tensor 4, data 8")
+    assert load_job(written(JOB)).pins.names == ()
+    job = load_job(written(f"{JOB}parallel: {{tensor: 4, stages: {{a: 2, b: 6}}}}\n"))
+    assert (job.pins.stages, str(job.pins)) == ((("a", 2), ("b", 6)), "tensor 4, stages a:2,b:6")
 
 
 @pytest.mark.parametrize(
@@ -348,6 +350,13 @@ def test_a_layout_is_fixed_as_far_as_it_is_written(written):
          "global batch of 64 sequences"),
         ("{tensor: 0}", "6:12: parallel.tensor: 0 is not a whole number from 1 to 1000000000"),
         ("{tensors: 2}", "6:12: parallel.tensors: unknown key (did you mean 'tensor'?)"),
+        ("{stages: {a: 15}}", "6:21: parallel.stages.a: more stages than gpt2 has layers (14, embedding and head "
+         "included)"),
+        ("{stages: {a: 2, b: 6}, pipeline: 4}", "6:27: parallel.stages.b: 6 of a pipeline of 4 stages "
+         "(parallel.pipeline)"),
+        ("{stages: {a: 0}}", "6:21: parallel.stages.a: 0 is not a whole number from 1 to 1000000000"),
+        ("{stages: {a: 2}}\nlimits: {domains: [b]}", "6:21: parallel.stages.a: 'a' is not one of "
+         "limits.domains (b)"),
     ],
 )  # fmt: skip
 def test_a_layout_that_does_not_divide_is_refused_where_it_stands(faults, parallel, fault):

@@ -21,6 +21,7 @@ from strata.serving.planning.planner import plan_serving
 from strata.serving.planning.whatif import JOB_KEYS as SERVING_KEYS
 from strata.serving.planning.whatif import compare as compare_serving
 from strata.training.plan.comparison import compare
+from strata.training.plan.exact.usable import check_stages
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import TrainingPlanReport, plan_dict
 from strata.training.plan.whatif import JOB_KEYS
@@ -98,6 +99,7 @@ def _training(fleet: str, job: str, settings: Sequence[str], limit_s: float, pro
     new_fleet, new_job, changes = apply_settings(*before, settings, keys=JOB_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
+        check_stages(hardware, work)
         with progress(label):
             answer = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=limit_s)
         if answer.search.interrupted:

@@ -31,8 +31,9 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
                      minimize, weights, efficiency, or limits.cost,
                      .tokens_per_s, .domains, .memory_headroom, or
                      parallel.tensor, .pipeline, .data, .microbatch, .context,
-                     .expert, .virtual_stages, or software.framework, .dispatcher,
-                     .token_drop, .overlap_experts, .cuda_graphs, .compiled,
+                     .expert, .virtual_stages, .stages (A:2,B:6),
+                     or software.framework, .dispatcher, .token_drop,
+                     .overlap_experts, .cuda_graphs, .compiled,
                      .async_tensor_parallel, .fused_loss, .gradients
     of serving jobs  prompt, output, batch, rate, goals.ttft, goals.tpot,
                      precision.weights, .kv, efficiency.flops, .bandwidth,

@@ -89,7 +89,7 @@ class Candidates:
             slower = met.with_links(scaled(link, bandwidth=level) for link in met.links.values())
             problem = problem_of(slower, job)
             items = shortlist(problem, most=2 * MOST_PLANS)
-            if job.pins.given:  # the shortlist does not build plans for them
+            if job.pins.names:  # the shortlist does not build plans for them
                 items += _searched(problem)
             meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
             plans.update(dict.fromkeys(plan for plan in meet if plan.keeps(job.pins)))

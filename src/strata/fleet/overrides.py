@@ -29,8 +29,8 @@ class Key:
     """One thing that can be set: the attribute it ends in, how people read it, the entry that checks its value.
 
     rest: what the entry must hold beside the one value that is checked with it. is_text: digits are a name, not a
-    number. may_be_none: `none` takes the value away. check: raises UsageError for what the entry alone cannot see,
-    of the value as written and the names of all domains.
+    number. is_map: written a:2,b:6. may_be_none: `none` takes the value away. check: raises UsageError for what
+    the entry alone cannot see, of the value as written and the names of all domains.
     """
 
     attribute: str
@@ -39,6 +39,7 @@ class Key:
     rest: Mapping[str, Any] = field(default_factory=dict)
     is_text: bool = False
     is_list: bool = False
+    is_map: bool = False
     may_be_none: bool = False
     check: Callable[[Any, Sequence[str]], None] | None = None
 
@@ -225,6 +226,11 @@ def _value(key: Key, name: str, text: str, fleet: Fleet) -> Any:
         raw = None
     elif key.is_list:
         raw = [_scalar(part.strip(), key) for part in text.removeprefix("[").removesuffix("]").split(",")]
+    elif key.is_map:
+        pairs = [part.rpartition(":") for part in text.removeprefix("{").removesuffix("}").split(",")]
+        raw = {name.strip(): _scalar(value.strip(), key) for name, _, value in pairs}
+        if "" in raw or len(raw) < len(pairs):
+            raise UsageError(f"{text!r} does not name each of some domains once; write a:2,b:6")
     else:
         raw = _scalar(text, key)
     if key.check is not None:

@@ -75,6 +75,9 @@ PLANS: Final[Meanings] = {
     "node-too-small": Meaning("parallel.tensor fixes {ranks} devices a stage, and a node has {devices}",
         "Tensor parallelism stays inside a node; the job fixes a degree that the domain's nodes do not have.",
         "Lower parallel.tensor in the job, or leave it out."),
+    "no-stages-asked": Meaning("parallel.stages has no stage in {domain}",
+        "The job fixes how many stages stand in which domains; the others take no part.",
+        "Add the domain to parallel.stages in the job, or leave parallel.stages out."),
     "no-schedule": Meaning("none of the job's schedules ({schedules}) orders its {where}",
         "Interleaved stages lie in one domain and take whole groups of as many microbatches as stages; 1f1b-la is "
         "for pipelines across domains.",

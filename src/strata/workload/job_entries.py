@@ -110,7 +110,10 @@ class TrainEntry(FileModel):
 
 
 class ParallelEntry(FileModel):
-    """What is fixed of the layout; what is absent the planner chooses. `data` counts all copies of the model."""
+    """What is fixed of the layout; what is absent the planner chooses. `data` counts all copies of the model.
+
+    `stages`: the domains of every plan, each with the stages that a copy has there.
+    """
 
     tensor: Whole | None = None
     pipeline: Whole | None = None
@@ -119,6 +122,7 @@ class ParallelEntry(FileModel):
     context: Whole | None = None
     expert: Whole | None = None
     virtual_stages: Whole | None = None
+    stages: Annotated[dict[Annotated[str, Field(min_length=1)], Whole], Field(min_length=1)] | None = None
 
 
 class GoalEntry(FileModel):

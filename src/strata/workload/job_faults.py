@@ -67,6 +67,7 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
         message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
         yield document.fault(("parallel", "pipeline"), message)
     yield from _pieces(document, file, spec)
+    yield from _stages(document, file, spec)
     chunks, schedules = parallel.virtual_stages or 1, file.train.schedules
     if chunks > 1 and schedules is not None and Schedule.INTERLEAVED not in schedules:
         message = f"{chunks} chunks a stage need interleaved among train.schedules"
@@ -83,6 +84,21 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
         each = f" on each of {parallel.data} copies" if parallel.data is not None else ""
         message = f"{parallel.microbatch} samples{each} are more than a global batch of {batch:g} sequences"
         yield document.fault(("parallel", "microbatch"), message)
+
+
+def _stages(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Iterator[Fault]:
+    """Yield which stages of domains cannot be, or contradict what else is fixed."""
+    counts, allowed = file.parallel.stages or {}, file.limits.domains
+    pipeline = file.parallel.pipeline
+    for name, count in counts.items():
+        at = ("parallel", "stages", name)
+        if allowed is not None and name not in allowed:
+            yield document.fault(at, f"{name!r} is not one of limits.domains ({', '.join(allowed)})")
+        if count > len(spec.kinds):
+            message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
+            yield document.fault(at, message)
+        elif pipeline is not None and count > pipeline:
+            yield document.fault(at, f"{count} of a pipeline of {pipeline} stages (parallel.pipeline)")
 
 
 def _pieces(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Iterator[Fault]:

@@ -7,6 +7,7 @@ TrainingPlan ── one or more pipelines; more than one means data parallel bet
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
@@ -219,7 +220,14 @@ class TrainingPlan:
             "expert": {self.expert_parallel},
             "virtual_stages": {self.virtual_stages},
         }
-        return all(sizes[name] == {size} for name, size in pins.given.items())
+        if not all(sizes[name] == {size} for name, size in pins.sizes.items()):
+            return False
+        held = {
+            (name, count)
+            for pipeline in self.pipelines
+            for name, count in Counter(stage.domain for stage in pipeline.stages).items()
+        }
+        return pins.stages is None or held == set(pins.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; `from_dict` reads it back."""

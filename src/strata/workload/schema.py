@@ -15,7 +15,7 @@ from strata.errors import BadFile, Fault, UsageError
 from strata.files import Document, file_or_bundled, read_document
 from strata.workload.huggingface import model
 from strata.workload.job import ANY_RECOMPUTE, PRECISION_BYTES, Limits, Recompute, TrainingJob
-from strata.workload.job_entries import Compression, RunEntry, TrainingJobFile
+from strata.workload.job_entries import Compression, ParallelEntry, RunEntry, TrainingJobFile
 from strata.workload.job_faults import contradictions, nearest_degrees
 from strata.workload.layer_table import layer_table
 from strata.workload.layers import LayerTable
@@ -135,9 +135,15 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         calibration=file.calibration,
         software=software_of(file.software),
         profile=profile,
-        pins=Pins(**file.parallel.model_dump()),
+        pins=pins_of(file.parallel),
     )
     return job if train.schedules is None else replace(job, schedules=_unique(train.schedules))
+
+
+def pins_of(parallel: ParallelEntry) -> Pins:
+    """Return what a job's `parallel:` fixes."""
+    stages = None if parallel.stages is None else tuple(parallel.stages.items())
+    return Pins(**parallel.model_dump(exclude={"stages"}), stages=stages)
 
 
 def layers_of(spec: ModelSpec, sequence: int, *, precision: str, software: Software = PLAIN) -> LayerTable:

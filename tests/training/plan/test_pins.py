@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,9 @@ def sizes(plan) -> Pins:
 @pytest.mark.parametrize(
     "pins",
     [Pins(tensor=2), Pins(pipeline=3), Pins(data=4), Pins(microbatch=4), Pins(tensor=4, pipeline=2),
-     Pins(tensor=1, pipeline=2, data=4, microbatch=2), Pins(pipeline=2, data=3), Pins(virtual_stages=2)],
+     Pins(tensor=1, pipeline=2, data=4, microbatch=2), Pins(pipeline=2, data=3), Pins(virtual_stages=2),
+     Pins(stages=(("a", 1), ("b", 3))), Pins(stages=(("b", 2),)), Pins(stages=(("a", 2), ("b", 2)), pipeline=2),
+     Pins(stages=(("a", 3), ("b", 1)), tensor=2, data=1, microbatch=3)],
     ids=str,
 )  # fmt: skip
 def test_every_plan_has_the_sizes_that_the_job_fixes(pins):
@@ -40,6 +43,39 @@ def test_every_plan_has_the_sizes_that_the_job_fixes(pins):
     assert answer.plans
     for item in answer.plans:
         assert item.plan.keeps(pins)
+
+
+def test_domains_that_the_job_puts_no_stage_in_take_no_part():
+    answer = plan(TWO, job(layers(8), batch=48, pins=Pins(stages=(("b", 2),))))
+    assert {item.plan.domains for item in answer.plans} == {("b",)}
+    assert [str(r) for r in answer.decision.reasons if r.token == "no-stages-asked"] == [
+        "a: parallel.stages has no stage in a"
+    ]
+
+
+def test_stages_for_which_a_domain_is_too_small_leave_no_plan():
+    answer = plan(TWO, job(layers(8), batch=48, pins=Pins(stages=(("a", 5), ("b", 1)), tensor=2)))
+    assert answer.best is None
+    tokens = {reason.token for reason in answer.decision.reasons}
+    assert {"devices-short", "pins-too-narrow"} <= tokens
+
+
+def test_a_domain_that_the_fleet_does_not_have_is_refused():
+    with pytest.raises(UsageError, match=r"parallel.stages: no domain 'aa' in .* \(did you mean 'a'\?\)"):
+        plan_request(TWO, job(pins=Pins(stages=(("aa", 1),))), PlanRequest(), clock=lambda: 0.0)
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_fixing_the_stages_that_the_best_plan_has_anyway_loses_nothing(seed):
+    place, asked = small_case(seed)
+    free = plan(place, asked)
+    if free.best is None:
+        return
+    held = {(d, n) for p in free.best.plan.pipelines for d, n in Counter(s.domain for s in p.stages).items()}
+    pinned = plan(place, replace(asked, pins=Pins(stages=tuple(sorted(held)))))
+    assert pinned.best is not None
+    assert pinned.best.score <= free.best.score * (1 + 2e-3)
 
 
 def test_several_pipelines_share_the_copies_that_are_fixed():

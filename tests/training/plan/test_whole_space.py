@@ -94,7 +94,11 @@ def recomputed(asked, shape, split) -> Iterator[tuple[int | None, ...]]:
 
 
 def layouts(place, asked) -> Iterator[TrainingPlan]:
-    """Yield every shape of one pipeline: degrees, copies, depth, microbatch, order of domains; one split each."""
+    """Yield every shape of one pipeline: degrees, copies, depth, microbatch, order of domains; one split each.
+
+    Where the job fixes the stages of domains: of all these domains.
+    """
+    fixed = dict(asked.pins.stages or ())
     batch, count = asked.global_batch, len(asked.layers)
     experts = [1, 2, 4] if asked.spec.experts else [1]
     orders = [order for k in range(1, len(place.domains) + 1) for order in permutations(place.domains, k)]
@@ -103,7 +107,9 @@ def layouts(place, asked) -> Iterator[TrainingPlan]:
         widest = max(site.devices_per_node for site in place.domains)
         if tensor > widest or (context == 1 and exchange != "ring"):
             continue
-        every = [room(site, tensor, context) for site in place.domains]
+        every = [room(site, tensor, context) // fixed.get(site.name, 1) for site in place.domains]
+        if fixed and {site.name for site in order} != set(fixed):
+            continue
         most = min(max(every), batch)
         used_up = {each // parts for each in every for parts in (1, 2, 3, 4, 6, 8)}
         for copies in (r for r in range(1, most + 1) if r & (r - 1) == 0 or r in used_up):
@@ -114,7 +120,9 @@ def layouts(place, asked) -> Iterator[TrainingPlan]:
             sizes = [s for s in range(1, share + 1) if s & (s - 1) == 0 or share % s == 0]
             for cap, size, is_least in product(caps, sizes, (False, True)):
                 used = -(-batch // (size * -(-share // size))) if is_least else copies
-                depths = [min(room(site, tensor, context) // used, cap) for site in order]
+                depths = [min(room(site, tensor, context) // used, fixed.get(site.name, cap)) for site in order]
+                if fixed and depths != [fixed[site.name] for site in order]:
+                    continue
                 if 0 in depths or sum(depths) > count:
                     continue
                 where = [site for site, depth in zip(order, depths, strict=True) for _ in range(depth)]
@@ -186,6 +194,20 @@ def test_over_two_domains_no_pipeline_beats_the_plan_or_its_bound(seed):
     least, answer = least_s(place, asked, plans), planned(place, asked)
     assert answer.best is not None or not plans
     if answer.best is not None:
+        assert answer.best.score <= least * (1 + TOLERANCE)
+        assert answer.search.bound <= least * (1 + 1e-9)
+
+
+@examples(12)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]))
+def test_with_the_stages_of_each_domain_fixed_no_pipeline_beats_the_plan_or_its_bound(seed, first, second):
+    place, asked = case(seed, sites=2)
+    asked = replace(asked, pins=Pins(stages=(("a", first), ("b", second))))
+    plans = every_plan(place, asked, schedules=asked.schedules)
+    least, answer = least_s(place, asked, plans), planned(place, asked)
+    assert answer.best is not None or not plans
+    if answer.best is not None:
+        assert answer.best.plan.keeps(asked.pins)
         assert answer.best.score <= least * (1 + TOLERANCE)
         assert answer.search.bound <= least * (1 + 1e-9)
 

@@ -35,7 +35,7 @@ def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline
     try:
         if _limits_given(job) and _fits(problem, free, clock=clock, deadline=deadline):
             return _limits(problem, clock, deadline)
-        if job.pins.given and _fits(problem, replace(free, pins=Pins()), clock=clock, deadline=deadline):
+        if job.pins.names and _fits(problem, replace(free, pins=Pins()), clock=clock, deadline=deadline):
             return [*reasons, _pins(problem, free, clock, deadline)]
         full = replace(free, recompute=(Recompute.FULL,))
         if Recompute.FULL not in job.recompute and _fits(problem, full, clock=clock, deadline=deadline):
@@ -60,7 +60,7 @@ def _pins(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> 
     """Return which parts of the layout the job must not fix: any one of those named, or all."""
     enough = [
         name
-        for name in job.pins.given
+        for name in job.pins.names
         if _fits(problem, replace(job, pins=job.pins.without(name)), clock=clock, deadline=deadline)
     ]
     dropped = " or without ".join(enough) or "them"

@@ -21,6 +21,7 @@ from strata.workload.job_entries import (
     TrainingJobFile,
 )
 from strata.workload.job_faults import too_long
+from strata.workload.pins import show_stages
 from strata.workload.schema import compression_factor, layers_of
 from strata.workload.software_schema import ATTRIBUTES, SoftwareEntry, software_text, software_value
 
@@ -51,7 +52,9 @@ JOB: Final = {
     "local_steps": Key("local_steps", or_none(each), SyncEntry, is_list=True, may_be_none=True),
     "compress": Key("gradient_compression", lambda by: f"by {each(by)}", SyncEntry, is_list=True),
     **{f"parallel.{name}": Key(f"pins.{name}", or_none(str), ParallelEntry, may_be_none=True)
-       for name in ParallelEntry.model_fields},
+       for name in ParallelEntry.model_fields if name != "stages"},
+    "parallel.stages": Key("pins.stages", or_none(show_stages), ParallelEntry, is_map=True, may_be_none=True,
+                           check=_known),
     "minimize": Key("objective", str, GoalEntry),
     "weights": Key("weights", each, GoalEntry, is_list=True, check=_three),
     "efficiency": Key("flops_efficiency", or_none("{:g}".format), TrainingJobFile, _FILE, may_be_none=True),
@@ -113,6 +116,8 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
             return tuple(dict.fromkeys(compression_factor(name, job.element_bytes) for name in value))
         case "limits.domains", list():
             return frozenset(value)
+        case "parallel.stages", dict():
+            return tuple(value.items())
     return value
 
 

@@ -97,6 +97,8 @@ class ChainSpace:
         valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
         if pins.pipeline is not None:
             valid &= total_stages == pins.pipeline
+        if pins.stages is not None:
+            valid &= inside.sum(axis=1) == len(pins.stages)
         if pins.data is not None:
             valid &= config.data_parallel == pins.data
         valid &= inside @ ((stages == 0) | np.isinf(work)) == 0

@@ -87,13 +87,19 @@ class ConfigSpace:
             if ranks > widest or heads % ranks:
                 continue
             for context, exchange in self._context_ways(heads // ranks):
-                rooms = [slots(domain, ranks, context) for domain in self.fleet.domains]
+                # Where stages are fixed a domain has room for copies of all of its own.
+                rooms = [
+                    slots(domain, ranks, context) // (pins.stages_in(domain.name) or 1)
+                    for domain in self.fleet.domains
+                ]
                 for data_parallel in _data_parallel_degrees(rooms, batch, pins.data):
                     most = max(count // data_parallel for count in rooms)
                     caps = sorted(
                         {min(cap, most) for cap in (*CAPS, len(self.job.layers), *self._even_depths(most))}
                     )
-                    if pins.pipeline is not None:
+                    if pins.stages is not None:
+                        caps = [max(count for _, count in pins.stages)]
+                    elif pins.pipeline is not None:
                         caps = list(range(1, min(pins.pipeline, most) + 1))
                     copies = data_parallel * context
                     configs += [

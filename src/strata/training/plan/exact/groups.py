@@ -66,7 +66,8 @@ class UnitGroups:
                 if not whole & inside[k]
             ]
             groups += [tuple(units[k] for k in at) for at, whole in disjoint if all(linked[k] & whole for k in at)]
-        return tuple(groups)
+        fixed = self.problem.job.pins.stages
+        return tuple(group for group in groups if fixed is None or sum(map(len, group)) == len(fixed))
 
     def _likely_groups(self) -> tuple[tuple[Unit, ...], ...]:
         """Return groups by speed, by egress, as cliques of fast links, and near each domain.

@@ -165,7 +165,7 @@ class Problem:
         def number(d: Domain) -> int:
             network = (d.network_bandwidth_bytes_per_s, d.network_latency_s) if self.splitting.is_any else ()
             inside = (d.accelerator, d.devices_per_node, d.intra_bandwidth_bytes_per_s, d.intra_latency_s)
-            return numbers.setdefault((inside, network), len(numbers))
+            return numbers.setdefault((inside, network, self.job.pins.stages_in(d.name)), len(numbers))
 
         return {d.name: number(d) for d in self.fleet.domains}
 
@@ -276,8 +276,11 @@ class Problem:
 
     def stages(self, domain: Domain, config: ParallelConfig) -> int:
         """Return the stages a domain contributes to each copy."""
-        room = slots(domain, config.tensor_parallel, config.context_parallel)
-        return min(room // config.data_parallel, config.cap)
+        room = slots(domain, config.tensor_parallel, config.context_parallel) // config.data_parallel
+        fixed = self.job.pins.stages_in(domain.name)
+        if fixed is not None:
+            return fixed if fixed <= room else 0
+        return min(room, config.cap)
 
     def microbatches(self, config: ParallelConfig) -> int:
         """Return the microbatches each copy works through when one pipeline does the whole batch."""

@@ -343,11 +343,16 @@ class Shapes:
         slots = {way: [problem.slots(domain, *way) for domain in domains] for way in dict.fromkeys(ways)}
         each = np.array([(c.data_parallel, c.cap) for c in configs], dtype=np.int64).reshape(-1, 2, 1)
         room = np.array([slots[way] for way in ways], dtype=np.int64).reshape(len(ways), len(unit))
-        stages = np.minimum(room // each[:, 0], each[:, 1])
+        stages, pins = np.minimum(room // each[:, 0], each[:, 1]), problem.job.pins
+        if pins.stages is not None:
+            fixed = np.array([pins.stages_in(domain.name) for domain in domains])
+            stages = np.where(fixed <= room // each[:, 0], fixed, 0)
         total = stages.sum(axis=1)
         # No room for one more stage a copy, or for one more copy.
         is_full = (stages == room // each[:, 0]) | (each[:, 0] == room // np.maximum(stages, 1))
         wanted = is_full.all(axis=1) if depth is None else total == depth
+        if pins.stages is not None and depth is None:
+            wanted = np.ones_like(wanted)
         wanted &= (stages > 0).all(axis=1) & (total <= layers)
         # Settings that differ in a cap that does not bind are one shape.
         first: dict[tuple[int, ...], int] = {}

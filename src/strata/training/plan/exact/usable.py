@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from strata.decision import Reason
+from strata.errors import UsageError
 from strata.fleet.fleet import Domain, Fleet
+from strata.names import did_you_mean, first_of
 from strata.simulate.compute import peak_flops
 from strata.workload.job import TrainingJob
 
 MOST_PAIRS_NAMED: Final = 8
+MOST_NAMED: Final = 8
 
 
 def missing_links(fleet: Fleet) -> list[Reason]:
@@ -25,6 +28,17 @@ def missing_links(fleet: Fleet) -> list[Reason]:
     return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing[:MOST_PAIRS_NAMED]]
 
 
+def check_stages(fleet: Fleet, job: TrainingJob) -> None:
+    """Raise UsageError where a job puts stages in a domain that the fleet does not have."""
+    names = [domain.name for domain in fleet.domains]
+    for name, _ in job.pins.stages or ():
+        if name not in names:
+            raise UsageError(
+                f"parallel.stages: no domain {name!r} in {fleet.name}{did_you_mean(name, names)}",
+                hint=f"known: {first_of(names, MOST_NAMED)}",
+            )
+
+
 def unusable(domain: Domain, job: TrainingJob) -> Reason | None:
     """Return why a domain cannot or may not take part, None where it may."""
     name = domain.name
@@ -34,6 +48,11 @@ def unusable(domain: Domain, job: TrainingJob) -> Reason | None:
         return Reason("domain-not-allowed", name, {"domain": name})
     if job.pins.tensor is not None and job.pins.tensor > domain.devices_per_node:
         return Reason("node-too-small", name, {"ranks": job.pins.tensor, "devices": domain.devices_per_node})
+    stages, ranks = job.pins.stages_in(name), job.pins.tensor or 1
+    if stages == 0:
+        return Reason("no-stages-asked", name, {"domain": name})
+    if stages is not None and stages * ranks > domain.num_devices:
+        return Reason("devices-short", name, {"used": stages * ranks, "have": domain.num_devices})
     measured = job.profile is not None and any(card == domain.accelerator.name for card, _, _ in job.profile.times)
     if not measured and peak_flops(domain, job) is None:
         figure = f"{job.precision} FLOPS"
