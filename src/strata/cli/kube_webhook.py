@@ -57,11 +57,9 @@ def _serve(options: dict[str, Any]) -> None:
     from strata.cluster.admission.certs import CertificatePair
     from strata.cluster.admission.code import IMAGE_VOLUMES
     from strata.cluster.admission.keeper import Keeper, read_folder, server_context
-    from strata.cluster.admission.review import Routed, answer
     from strata.cluster.admission.server import make_frame
-    from strata.cluster.admission.single_pod import route_single_pod
+    from strata.cluster.admission.single_pod import reviewer
     from strata.cluster.api.client import connect
-    from strata.cluster.api.kinds import Object
     from strata.cluster.api.profile_schema import bundled_profiles
     from strata.cluster.cache.cache import ClusterCache
     from strata.cluster.cache.informer import Informer
@@ -84,14 +82,7 @@ def _serve(options: dict[str, Any]) -> None:
     def look() -> CertificatePair:
         return keeper.look(datetime.now(UTC)) if folder is None else read_folder(folder)
 
-    def route(pod: Object, is_dry_run: bool) -> Routed:
-        return route_single_pod(informer.cache, pod, is_dry_run=is_dry_run, now_s=time.monotonic())
-
-    def reviewed(review: Object) -> Object:
-        with informer.lock:
-            profiles = {profile.name: profile for profile in informer.cache.profiles}
-            return answer(review, route=route, profiles=lambda: profiles, server_minor=minor)
-
+    reviewed = reviewer(informer, server_minor=minor, clock=time.monotonic)
     tls = server_context()
     frame = make_frame(reviewed, unready=informer.unready, tls=tls, look=look)
     with listen(options["host"], options["port"]) as listener:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.runtime_profile import profile_object
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, encode
+from strata.cluster.cache import gangs
+from strata.cluster.cache.allocation import uses_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.scheduling.host import PodRequests
 from strata.cluster.scheduling.index import Index
@@ -391,3 +393,28 @@ def test_what_a_card_is_worth_changes_with_what_was_measured_of_it():
         device["load"] = {"readings": 1, "medianSmClockShare": 0.5}
     cache.changed(kinds.COMPUTE_NODE, at_work)
     assert (before, cache.index.cards[A100].fp16_flops_measured) == (None, 156e12)
+
+
+def test_what_one_pod_of_a_gang_changes_is_looked_at_on_its_node_alone(cache):
+    where = placement(("n1", (0, 1)), ("n2", (0, 1)))
+    cache.changed(kinds.JOB, placed_job("two", where))
+    before = cache.index
+    cache.changed(kinds.POD, placed_pod("two-0", where, "Job/default/two", index=0, on="n1"))
+    after = cache.index
+    assert after.nodes[after.node_number["n1"]] is not before.nodes[before.node_number["n1"]]
+    assert after.nodes[after.node_number["n2"]] is before.nodes[before.node_number["n2"]]
+
+
+def test_what_a_gang_holds_is_looked_at_once_for_all_the_news_of_its_pods(cache, monkeypatch):
+    looked = list[int]()
+
+    def counted(where, pods, *, is_reserved):
+        looked.append(len(pods))
+        return uses_of(where, pods, is_reserved=is_reserved)
+
+    monkeypatch.setattr(gangs, "uses_of", counted)
+    where = placement(*(("n1", (device,)) for device in range(8)))
+    for number in range(8):
+        cache.changed(kinds.POD, placed_pod(f"p{number}", where, "Job/default/many", index=number, on="n1"))
+    assert free(cache, "n1") == []
+    assert looked == [8]

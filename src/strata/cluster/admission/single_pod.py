@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from strata.cluster.admission.review import Routed
+from strata.cluster.admission.review import Routed, answer
 from strata.cluster.api.kinds import Object, annotations_of
 from strata.cluster.api.placement_annotation import GANG
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
 from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.informer import Informer
 from strata.cluster.scheduling.conversion import PodDemand
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
 from strata.cluster.scheduling.explain import why_waiting
@@ -18,6 +19,25 @@ from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
 ASSUME_S: Final = 15.0
 """How long a place is held for a pod that was let in and is not seen: a webhook after ours may have refused it."""
+
+
+def reviewer(informer: Informer, *, server_minor: int, clock: Callable[[], float]) -> Callable[[Object], Object]:
+    """Return what answers reviews beside an informer.
+
+    Only a pod that comes alone waits for its lock: who holds it reads the news of thousands of nodes and pods, and
+    the API server gives a review up after some seconds.
+    """
+    cache = informer.cache
+
+    def route(pod: Object, is_dry_run: bool) -> Routed:
+        with informer.lock:
+            return route_single_pod(cache, pod, is_dry_run=is_dry_run, now_s=clock())
+
+    def reviewed(review: Object) -> Object:
+        profiles = {profile.name: profile for profile in cache.profiles}
+        return answer(review, route=route, profiles=lambda: profiles, server_minor=server_minor)
+
+    return reviewed
 
 
 def route_single_pod(cache: ClusterCache, pod: Object, *, is_dry_run: bool, now_s: float) -> Routed:

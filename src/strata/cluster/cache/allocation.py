@@ -124,32 +124,40 @@ def uses_of(
     placement: Placement | None, pods: Sequence[PodSeen], *, is_reserved: bool
 ) -> Iterator[tuple[str, Use]]:
     """Yield what a gang holds, by node: each pod once, and with `is_reserved` the places no pod has taken yet."""
-    left = list(placement.pods) if placement is not None else []
+    left = Counter(placement.pods if placement is not None else ())
     share = (placement.cores_share or 0.0) if placement is not None else 0.0
     late: list[PodSeen] = []
-    for pod in sorted(pods, key=lambda pod: (pod.place is None, pod.key)):
-        if pod.is_over:
-            continue
-        place = pod.place if pod.place in left else None
-        if place is None or pod.node not in ("", place.node):
-            place = (
-                next((candidate for candidate in left if candidate.node == pod.node), None)
-                if pod.place is None
-                else None
-            )
+    anywhere: list[PodSeen] = []
+    for pod in sorted((pod for pod in pods if not pod.is_over), key=lambda pod: pod.key):
+        place = pod.place
         if place is None:
-            late.append(pod)
+            anywhere.append(pod)
+        elif left[place] and pod.node in ("", place.node):
+            left[place] -= 1
+            yield place.node, _of_pod(place, share, pod)
         else:
-            left.remove(place)
-            unbound = NOTHING if pod.node else pod.requests
-            yield place.node, replace(_use(place, share), allocated=pod.allocated, requests=unbound)
+            late.append(pod)
+    on_node: dict[str, list[PodPlace]] = {}
+    for place in left.elements():
+        on_node.setdefault(place.node, []).append(place)
+    for pod in anywhere:
+        if here := on_node.get(pod.node):
+            yield pod.node, _of_pod(here.pop(0), share, pod)
+        else:
+            late.append(pod)
     for pod in late:
         if pod.node:
             yield pod.node, replace(_elsewhere(pod, share), allocated=pod.allocated)
     if is_reserved:
         requests = NOTHING if placement is None else placement.requests
-        for place in left:
-            yield place.node, replace(_use(place, share), requests=requests)
+        for node, places in on_node.items():
+            for place in places:
+                yield node, Use(place.devices, place.memory_bytes, share, requests=requests)
+
+
+def _of_pod(place: PodPlace, share: float, pod: PodSeen) -> Use:
+    requests = NOTHING if pod.node else pod.requests
+    return Use(place.devices, place.memory_bytes, share, allocated=pod.allocated, requests=requests)
 
 
 def _use(place: PodPlace, share: float) -> Use:

@@ -44,7 +44,8 @@ WATCHED: Final = (
 
 
 class ClusterCache:
-    """profiles: those used until the API server has some of its own.
+    """profiles: those in use: the given ones until the API server has some of its own, then these, by name. May be
+    read without the lock.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
     workloads, checks, flavors, multikueue_configs, multikueue_clusters: Kueue's, and webhooks: configurations of
@@ -80,7 +81,7 @@ class ClusterCache:
         self.compute_nodes: dict[str, Object] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
         self._own_profiles: dict[str, RuntimeProfile] = {}
-        self._bundled = tuple(profiles)
+        self._bundled = self.profiles = tuple(profiles)
         self.gangs = Gangs(self.fingerprints, self._touch)
         self._bound: dict[str, dict[str, PodRequests]] = {}
         self._node_of_pod: dict[str, str] = {}
@@ -90,14 +91,9 @@ class ClusterCache:
         self._closed: set[str] = set()
 
     @property
-    def profiles(self) -> tuple[RuntimeProfile, ...]:
-        """The profiles in use: the API server's where it has any, by name."""
-        own = tuple(self._own_profiles[name] for name in sorted(self._own_profiles))
-        return own or self._bundled
-
-    @property
     def index(self) -> Index:
         """The index of all that was told."""
+        self.gangs.settle()
         if self._has_claims_news:
             self._has_claims_news = False
             for node in self._claimed.look():
@@ -206,6 +202,7 @@ class ClusterCache:
         before = self._own_profiles.get(name)
         profile = self._read(kinds.RUNTIME_PROFILE, name, obj, profile_of)
         _put(self._own_profiles, name, profile)
+        self.profiles = tuple(own for _, own in sorted(self._own_profiles.items())) or self._bundled
         self.grown += before != profile
         if (before is None or profile is None or before.resource != profile.resource) and before != profile:
             self._index = None  # whose devices a resource counts may have changed, on any node
