@@ -28,7 +28,11 @@ def env(thing, number=0):
 def hosts(thing):
     required = thing["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return [
-        [one["values"] for one in term["matchExpressions"] if one["key"] == "kubernetes.io/hostname"]
+        [
+            one["values"]
+            for one in (*term.get("matchExpressions", ()), *term.get("matchFields", ()))
+            if one["key"] in ("kubernetes.io/hostname", "metadata.name")
+        ]
         for term in required["nodeSelectorTerms"]
     ]
 

@@ -67,3 +67,21 @@ def test_what_a_placement_narrowed_is_no_wish_of_the_pods(before: dict[str, Any]
     assert where_of(narrowed, placed_on=["n2", "n1"]) == where_of(before)
     again = {**before, "affinity": on_nodes(narrowed, ["n3"], instead_of=["n1", "n2"])}
     assert where_of(again, placed_on=["n3"]) == where_of(before)
+    assert on_nodes(again, ["n3"], instead_of=["n1", "n2"]) == again["affinity"]
+
+
+def test_one_node_is_named_so_that_kube_scheduler_looks_at_no_other() -> None:
+    """Its NodeAffinity takes only `metadata.name` for the set of nodes a pod can go to (`PreFilterResult`)."""
+    required = on_nodes({}, ["n1"])["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required == {"nodeSelectorTerms": [{"matchFields": [one("metadata.name", "In", "n1")]}]}
+
+
+def test_a_node_that_an_older_part_of_ours_named_by_its_label_is_let_go() -> None:
+    before = spec([one("zone", "In", "a"), one("kubernetes.io/hostname", "In", "n1")])
+    after = {"affinity": on_nodes(before, ["n2"], instead_of=["n1"])}
+    (term,) = where_of(after).terms
+    assert term == {
+        "matchExpressions": [one("zone", "In", "a")],
+        "matchFields": [one("metadata.name", "In", "n2")],
+    }
+    assert where_of(before, placed_on=["n1"]) == where_of(spec([one("zone", "In", "a")]))

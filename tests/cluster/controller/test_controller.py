@@ -79,7 +79,7 @@ def test_a_suspended_job_is_let_go_with_its_way_in_its_template() -> None:
     assert cluster.nodes("train") == ("n1",)
     spec = after["spec"]["template"]["spec"]
     terms = at(spec, ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
-    assert terms["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == ["n1"]
+    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n1"]
     assert not forbidden_template(before["spec"]["template"], after["spec"]["template"], server_minor=34)
     assert cluster.step() == []
 
@@ -199,7 +199,7 @@ def test_a_job_that_ran_is_routed_anew_once_its_start_is_taken_back_and_its_pods
     template = cluster.job("train")["spec"]["template"]
     assert annotations_of(template)[CHECKPOINT] == "/data/train/step-10"
     terms = at(template, ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
-    assert [one["values"] for one in terms["nodeSelectorTerms"][0]["matchExpressions"]] == [["n2"]]
+    assert [one["values"] for one in terms["nodeSelectorTerms"][0]["matchFields"]] == [["n2"]]
     assert CHECKPOINT_DIR in annotations_of(cluster.job("train"))
 
 

@@ -137,7 +137,8 @@ def test_a_job_of_each_kind_is_routed_and_its_pods_go_to_their_places(two, names
         limits = pod["spec"]["containers"][0]["resources"]["limits"]
         assert limits == {"nvidia.com/gpu": "4"}
         required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        expression = required["nodeSelectorTerms"][0]["matchExpressions"][-1]
+        term = required["nodeSelectorTerms"][0]
+        expression = (term.get("matchFields") or term["matchExpressions"])[-1]
         nodes |= set(expression["values"])
         if kind is not kinds.RAY_JOB:  # nothing numbers its workers
             assert len(expression["values"]) == 1

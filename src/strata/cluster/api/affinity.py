@@ -9,6 +9,7 @@ from typing import Any, Final
 from strata.cluster.scheduling.claim import Where
 
 HOSTNAME: Final = "kubernetes.io/hostname"
+NAME: Final = "metadata.name"
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -24,16 +25,14 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     node: dict[str, Any] = affinity.get("nodeAffinity") or {}
     required: dict[str, Any] = node.get(_REQUIRED) or {}
     affinity["nodeAffinity"], node[_REQUIRED] = node, required
-    requirement, old = _on(nodes), _on(instead_of)
-    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{"matchExpressions": [requirement]}]
+    part, requirement = _on(nodes)
+    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{part: [requirement]}]
     required["nodeSelectorTerms"] = terms
     for term in terms:
-        if not (term.get("matchExpressions") or term.get("matchFields")):
-            continue
-        kept = [
-            expression for expression in term.get("matchExpressions") or () if expression not in (requirement, old)
-        ]
-        term["matchExpressions"] = [*kept, requirement]
+        if term.get("matchExpressions") or term.get("matchFields"):
+            kept = _without(term, nodes, instead_of)
+            term.clear()
+            term |= {**kept, part: [*(kept.get(part) or ()), requirement]}
     return affinity
 
 
@@ -81,17 +80,40 @@ def _begins(expression: Mapping[str, Any], prefix: str) -> bool:
 def where_of(spec: Mapping[str, Any], *, placed_on: Sequence[str] = ()) -> Where:
     """Return where a pod spec lets its pods go, without what `on_nodes` narrowed it to."""
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
-    ours = _on(placed_on)
     terms: list[Mapping[str, Any]] = []
     for term in required.get("nodeSelectorTerms") or ():
-        expressions = term.get("matchExpressions") or []
-        kept = [expression for expression in expressions if expression != ours]
-        if expressions and not kept and not term.get("matchFields"):
+        kept = _without(term, placed_on)
+        if kept != term and not (kept.get("matchExpressions") or kept.get("matchFields")):
             terms = []  # nothing but ours: nothing was asked for
             break
-        terms.append({**term, "matchExpressions": kept})
+        terms.append(kept)
     return Where(dict(spec.get("nodeSelector") or {}), tuple(terms), tuple(spec.get("tolerations") or ()))
 
 
-def _on(nodes: Sequence[str]) -> dict[str, Any]:
+def _on(nodes: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return what narrows a term to some nodes, and the part of it where that stands.
+
+    Of a pod that names its one node kube-scheduler looks at that node alone; a label it would look for on all.
+    A field may have no second value.
+    """
+    if len(nodes) == 1:
+        return "matchFields", {"key": NAME, "operator": "In", "values": list(nodes)}
+    return "matchExpressions", _labelled(nodes)
+
+
+def _labelled(nodes: Sequence[str]) -> dict[str, Any]:
     return {"key": HOSTNAME, "operator": "In", "values": sorted(nodes)}
+
+
+def _without(term: Mapping[str, Any], *placed_on: Sequence[str]) -> dict[str, Any]:
+    """Return a term without what narrowed it to one of some lists of nodes, by label too: so older parts of ours
+    wrote a single node."""
+    ours = [requirement for nodes in placed_on for requirement in (_on(nodes)[1], _labelled(nodes))]
+    after = dict(term)
+    for part in ("matchExpressions", "matchFields"):
+        kept = [each for each in term.get(part) or () if each not in ours]
+        if kept != (term.get(part) or []):
+            after[part] = kept
+            if not kept:
+                del after[part]
+    return after
