@@ -37,9 +37,34 @@ PLACEMENTS = st.builds(
 )  # fmt: skip
 
 
-@given(PLACEMENTS)
+GANGS = st.integers(1, 3).flatmap(
+    lambda each: st.builds(
+        lambda pods: Placement(
+            "a", tuple(PodPlace(node, tuple(devices), None, numbers and tuple(devices[::-1]))
+                       for node, devices, numbers in pods), each, float("inf"), model="M",
+        ),
+        st.lists(st.tuples(st.sampled_from(["n1", "n2"]),
+                           st.lists(st.integers(0, 9), min_size=each, max_size=each), st.sampled_from([(), True])),
+                 min_size=1, max_size=9),
+    )
+)  # fmt: skip
+
+
+@given(PLACEMENTS | GANGS)
 def test_an_annotation_says_the_placement_and_nothing_else(given_):
     assert decode(encode(given_), where="job") == given_
+
+
+def test_pods_that_share_a_node_are_one_entry():
+    """Each pod of a job is created with its gang's whole placement, which 512 single entries make 14 kB of."""
+    gang = placement(ASCEND, *((f"n{number // 8:05}", number % 8) for number in range(512)))
+    assert len(encode(gang)) < 2500
+    assert json.loads(encode(gang))["pods"][1] == ["n00001", list(range(8))]
+
+
+def test_one_entry_a_pod_is_read_as_older_parts_of_ours_wrote_it():
+    text = changed(v=1, devices=2, pods=[["n1", [0, 1]], ["n1", [2, 3]]])
+    assert [pod.devices for pod in decode(text, where="job").pods] == [(0, 1), (2, 3)]
 
 
 def changed(**said):
@@ -50,7 +75,8 @@ def changed(**said):
     "text",
     [
         "", "x", "[]", "null", '"a"', "{}", "[" * 100_000,
-        changed(v=2), changed(profile="a b"), changed(profile="$(id)"), changed(model="../x"),
+        changed(v=3), changed(v=2, devices=0), changed(v=2, pods=[["n", [0, 1, 2]]], devices=2),
+        changed(profile="a b"), changed(profile="$(id)"), changed(model="../x"),
         changed(level="moon"),
         changed(p2p=1), changed(devices="2"), changed(devices=True), changed(memory=0), changed(memory=2**60),
         changed(cores=1.1), changed(cores="x"), changed(pods=[["N1", [0]]]), changed(pods=[["a/../b", [0]]]),

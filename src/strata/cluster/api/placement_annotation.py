@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final
 
 from strata.cluster.api.annotations import PREFIX
@@ -56,7 +57,9 @@ JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
 """Numbers the jobs of one replicated job; each has as many pods as `PER_JOB` says."""
 PER_JOB: Final = PREFIX + "pods-per-job"
 
-_FORM: Final = 1
+_ALONE: Final = 1
+_RUNS: Final = 2
+"""Forms: an entry of `pods` is one pod, or as many on one node as have `devices` each of the devices it lists."""
 _NODE: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+-]{0,98}[A-Za-z0-9+])?")
 _MOST_CHARACTERS: Final = 200_000
@@ -65,21 +68,31 @@ _LEVELS: Final = ("node", "rdma", "rack", "any")
 
 def encode(placement: Placement) -> str:
     """Return a placement as the annotation's value."""
+    entries = list(_entries(placement))
     fields: dict[str, Any] = {
-        "v": _FORM,
+        "v": _ALONE if len(entries) == len(placement.pods) else _RUNS,
         "profile": placement.profile,
         "model": placement.model,
         "devices": placement.devices_per_pod,
         "level": placement.level,
         "p2p": placement.can_p2p,
-        "pods": [
-            [pod.node, list(pod.devices), *([list(pod.numbers)] if pod.numbers else [])] for pod in placement.pods
-        ],
+        "pods": entries,
     }
     if placement.pods and placement.pods[0].memory_bytes is not None:
         fields["memory"] = int(placement.pods[0].memory_bytes)
         fields["cores"] = placement.cores_share or 0.0
     return json.dumps(fields, separators=(",", ":"))
+
+
+def _entries(placement: Placement) -> Iterator[list[Any]]:
+    """Yield entries that stand for all pods, in their order: each pod of a job is created with all of them."""
+    is_even = all(0 < len(pod.devices) == placement.devices_per_pod for pod in placement.pods)
+    for (node, _, _), run in groupby(
+        enumerate(placement.pods), lambda item: (item[1].node, bool(item[1].numbers), is_even or item[0])
+    ):
+        pods = [pod for _, pod in run]
+        numbers = [number for pod in pods for number in pod.numbers]
+        yield [node, [device for pod in pods for device in pod.devices], *([numbers] if numbers else [])]
 
 
 def as_written(placement: Placement) -> Placement:
@@ -104,14 +117,14 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("too long")
     fields = json.loads(text)
-    if fields["v"] != _FORM:
+    if fields["v"] not in (_ALONE, _RUNS):
         raise ValueError(f"form {fields['v']!r} is unknown")
     memory, cores = fields.get("memory"), fields.get("cores")
     if memory is not None and not 0 < _whole(memory) < 2**60:
         raise ValueError("memory is not an amount")
     if cores is not None and not 0 <= float(cores) <= 1:
         raise ValueError("cores is not a share")
-    pods = []
+    pods, each = [], _whole(fields["devices"])
     for node, devices, *rest in fields["pods"]:
         (numbers,) = rest or ((),)
         if not _NODE.fullmatch(node) if has_nodes else node != "":
@@ -120,7 +133,12 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
             raise ValueError("not the number of a device")
         if rest and len(numbers) != len(devices):
             raise ValueError("not a number for each device")
-        pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory), tuple(numbers)))
+        many = each if fields["v"] == _RUNS else max(1, len(devices))
+        if many < 1 or len(devices) % many:
+            raise ValueError("not so many devices for each pod")
+        for first in range(0, max(1, len(devices)), many):
+            pod = tuple(devices[first : first + many]), None if memory is None else float(memory)
+            pods.append(PodPlace(node, *pod, tuple(numbers[first : first + many])))
     if fields["level"] not in _LEVELS or not isinstance(fields["p2p"], bool):
         raise ValueError("level or p2p")
     if not _NAME.fullmatch(fields["profile"]) or not _NAME.fullmatch(fields["model"]):
@@ -128,7 +146,7 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
     return Placement(
         fields["profile"],
         tuple(pods),
-        _whole(fields["devices"]),
+        each,
         math.inf,
         model=fields["model"],
         level=fields["level"],
