@@ -89,7 +89,7 @@ def step(
     for name, observation in observed.items():
         old = states.get(name, MemberState())
         well_since = None if not observation.is_good else now_s if old.well_since_s is None else old.well_since_s
-        new = replace(old, well_since_s=well_since)
+        new = old if old.well_since_s == well_since else replace(old, well_since_s=well_since)
         if old.is_isolated and well_since is not None and now_s - well_since >= _hold_s(old.times):
             new = replace(new, is_isolated=False, since_s=now_s)
             release.append(name)

@@ -68,7 +68,7 @@ class World:
             if name not in self.is_silent:
                 self.received_s[name] = now_s
         view = HealingView(
-            self.nodes, self.compute_nodes, self.prints, self.received_s, self.holds, self.sub_health
+            self.nodes, self.compute_nodes, self.prints, self.received_s, lambda: self.holds, self.sub_health
         )
         return heal(view, self.states, now_s, policy=self.policy)
 

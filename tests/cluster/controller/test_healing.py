@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.api.kinds import COMPUTE_NODE, NODE
-from strata.cluster.controller.healing import Healing, HealingPolicy, owned
+from strata.cluster.controller.healing import Healing, HealingPolicy, HealingView, heal, owned
 from strata.cluster.controller.isolation_state import (
     STANDING,
 )
@@ -291,3 +291,20 @@ def test_a_compute_node_goes_with_its_node() -> None:
     assert patch.body["metadata"]["ownerReferences"][0]["uid"] == "u1"
     compute_nodes["n1"] = {"metadata": {"name": "n1", **patch.body["metadata"]}}
     assert not list(owned(nodes, compute_nodes))
+
+
+def test_who_holds_what_is_asked_only_where_a_device_took_its_node_out() -> None:
+    """Of 20,000 pods it takes longer than all the rest."""
+    world, asked = World(), list[int]()
+
+    def holds():
+        asked.append(1)
+        return {}
+
+    received_s = dict.fromkeys(world.prints, T0)
+    view = HealingView(world.nodes, world.compute_nodes, world.prints, received_s, holds)
+    healing = heal(view, {}, T0)
+    assert asked == []
+    world.health("n0", 0.0, "lost")
+    heal(view, healing.states, T0 + 1)
+    assert asked == [1]

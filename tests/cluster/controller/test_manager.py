@@ -106,3 +106,56 @@ def test_no_claim_says_that_a_job_has_its_place_whose_release_failed():
     world.deliver(kinds.JOB, 9)
     assert world.held()
     assert routed(world, "train") == ("True", "GangPlaced")
+
+
+def heard(world, *kinds_of_news):
+    """Let the manager hear news of these kinds, one after the other, and return how often it healed."""
+    manager, left, healed = world.manager, list(kinds_of_news), []
+    heal = manager.heal
+
+    def pump(timeout_s):
+        if len(left) == 1:
+            manager.stopped.set()
+        return frozenset(left.pop(0))
+
+    def counted():
+        healed.append(1)
+        heal()
+
+    world.informer.pump, manager.heal, world.informer.unready = pump, counted, str
+    manager.hear()
+    return len(healed)
+
+
+def test_news_of_pods_have_jobs_placed_and_no_node_looked_at():
+    world = World()
+    assert heard(world, {kinds.NODE}, {kinds.POD}, {kinds.JOB}) == 1
+    assert world.manager._is_due.is_set()
+
+
+def test_news_of_nodes_are_healed_as_they_come_but_for_a_tenth_of_the_time():
+    world = World()
+    nodes = {kinds.COMPUTE_NODE}
+    assert heard(world, nodes, nodes) == 1, "looking took time, and none has passed"
+    world = World()
+    world.manager.clock = iter(range(1_800_000_000, 1_900_000_000, 60)).__next__
+    assert heard(world, nodes, nodes) == 2
+
+
+def test_who_holds_what_is_asked_for_slow_devices_as_often_as_these_are_looked_for():
+    world = World()
+    asked, holds = [], world.informer.cache.holds
+
+    def counted():
+        asked.append(1)
+        return holds()
+
+    world.informer.cache.holds = counted
+    for _ in range(3):
+        world.informer.fresh.add("n1")
+        world.manager._look()
+    assert len(asked) == 1
+    world.now_s += 60
+    world.informer.fresh.add("n1")
+    world.manager._look()
+    assert len(asked) == 2

@@ -10,13 +10,13 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from strata.cluster.api import kinds
 from strata.cluster.api.client import Api
-from strata.cluster.api.kinds import ObjectKind, name_of
-from strata.cluster.api.watch import Listed, News, Watcher
+from strata.cluster.api.kinds import ObjectKind, name_of, namespace_of
+from strata.cluster.api.watch import Listed, News, Watcher, WatchEvent
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 
 STALE_S: Final = 180.0
@@ -73,8 +73,8 @@ class Informer:
         if self._thread.is_alive():
             self._thread.join()
 
-    def pump(self, timeout_s: float) -> bool:
-        """Wait for news and tell the cache all there is; return whether there was any."""
+    def pump(self, timeout_s: float) -> frozenset[ObjectKind]:
+        """Wait for news and tell the cache all there is; return of which kinds there was any."""
         try:
             news = [self._news.get(timeout=timeout_s)]
         except queue.Empty:
@@ -82,7 +82,7 @@ class Informer:
         while news and not self._news.empty():
             news.append(self._news.get())
         with self.lock:
-            for item in news:
+            for item in _last_of_each(news):
                 self._hear(item)
                 if isinstance(item, Listed):
                     self.cache.listed(item.kind, item.objects)
@@ -90,7 +90,7 @@ class Informer:
                 else:
                     self.cache.changed(item.kind, item.obj, is_gone=item.type == "DELETED")
             self._close_silent()
-        return bool(news)
+        return frozenset(item.kind for item in news)
 
     def _hear(self, news: News) -> None:
         """Note when a node's agent is heard of: what an agent says the time is plays no part."""
@@ -119,6 +119,25 @@ class Informer:
     def _follow(self) -> None:
         while not self._stop.is_set():
             self.pump(_PUMP_S)
+
+
+def _last_of_each(news: Sequence[News]) -> Iterator[News]:
+    """Yield news without what other news say anew: of changes to one object that follow each other, the last.
+
+    One that is gone and comes back is another, so that it is gone is always told.
+    """
+    last: dict[tuple[ObjectKind, str, str], WatchEvent] = {}
+    for item in news:
+        if isinstance(item, Listed):
+            yield from last.values()
+            last.clear()
+            yield item
+            continue
+        key = item.kind, namespace_of(item.obj), name_of(item.obj)
+        if (before := last.pop(key, None)) is not None and "DELETED" in (item.type, before.type):
+            yield before
+        last[key] = item
+    yield from last.values()
 
 
 def _observation(obj: Any) -> Any:

@@ -22,7 +22,7 @@ part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -68,14 +68,15 @@ class HealingPolicy:
 class HealingView:
     """What healing looks at, by node. received_s: when each fingerprint came, by the controller's clock.
 
-    looked: from `Window.look`, a few times a minute. holds: places of devices, by gang and node.
+    sub_health: from `Window.look`, a few times a minute. holds: returns places of devices, by gang and node; asked
+    only where a device has taken its node out.
     """
 
     nodes: Mapping[str, Object]
     compute_nodes: Mapping[str, Object]
     fingerprints: Mapping[str, Fingerprint]
     received_s: Mapping[str, float]
-    holds: Mapping[str, Mapping[str, frozenset[int]]] = field(default_factory=dict)
+    holds: Callable[[], Mapping[str, Mapping[str, frozenset[int]]]] = dict
     sub_health: SubHealthReport = field(default_factory=SubHealthReport)
 
 
@@ -125,11 +126,13 @@ def heal(
             bad = _bad(view.fingerprints[name], slow) if name in seen else {}
             after[name] = IsolationState(standing, _causes(before, bad))
         else:
-            after[name] = IsolationState(standing)
+            old = here.get(name)
+            is_same = old is not None and old.standing is standing and not old.causes
+            after[name] = old if old is not None and is_same else IsolationState(standing)
     actions: list[Action] = []
-    waiting = frozenset(verdict.waiting)
+    waiting, unmarked = frozenset(verdict.waiting), IsolationState()
     for name, node in view.nodes.items():
-        state, compute_node = after.get(name, IsolationState()), view.compute_nodes.get(name, {})
+        state, compute_node = after.get(name, unmarked), view.compute_nodes.get(name, {})
         if name not in waiting and not state.standing.times and not _is_touched(node, compute_node):
             continue
         wish = _wish(node, state, seen.get(name), is_waiting=name in waiting)
@@ -165,7 +168,7 @@ def _seen(
 
     But who left for its clock at work has none any more, and comes back as after a fault: later at each relapse.
     """
-    score = min(map(_score, fingerprint.devices))
+    score = min(device.health if device.health >= 0 else 0.0 for device in fingerprint.devices)  # NaN too
     uuids = [device.uuid for device in fingerprint.devices] if slow or causes else ()
     words = {uuid: causes.get(uuid, "") for uuid in uuids}
     if any(word.startswith(_SLOW) and word != _BY_CLOCK and uuid not in judged for uuid, word in words.items()):
@@ -174,13 +177,11 @@ def _seen(
     return Observation(score, min(lame, key=lambda device: device.share, default=None))
 
 
-def _score(device: Device) -> float:
-    return device.health if device.health >= 0 else 0.0  # NaN too
-
-
 def _bad(fingerprint: Fingerprint, slow: Mapping[str, Slow]) -> dict[str, str]:
     """Return the devices that take a node out, worst first, and a word why."""
-    broken = sorted((_score(device), place) for place, device in enumerate(fingerprint.devices))
+    broken = sorted(
+        (device.health if device.health >= 0 else 0.0, place) for place, device in enumerate(fingerprint.devices)
+    )
     devices = fingerprint.devices
     faults = {devices[place].uuid: _word(devices[place]) for score, place in broken if score < BAD}
     lame = sorted((slow[device.uuid].share, device.uuid) for device in devices if device.uuid in slow)
@@ -269,8 +270,8 @@ def _moves(view: HealingView, states: Mapping[str, IsolationState], drain: Drain
     return tuple(
         sorted(
             gang
-            for gang, devices_by_node in view.holds.items()
-            if out and any(not out.get(node, set()).isdisjoint(held) for node, held in devices_by_node.items())
+            for gang, devices_by_node in (view.holds() if out else {}).items()
+            if any(not out.get(node, set()).isdisjoint(held) for node, held in devices_by_node.items())
         )
     )
 

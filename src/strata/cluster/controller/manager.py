@@ -16,7 +16,7 @@ from typing import Final
 from strata.cluster.api.actions import Action, Evict, Patch, Ref, event
 from strata.cluster.api.applier import Applier, Failure
 from strata.cluster.api.jobs import suspension
-from strata.cluster.api.kinds import POD, meta, moment
+from strata.cluster.api.kinds import COMPUTE_NODE, NODE, POD, RUNTIME_PROFILE, meta, moment
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller, CyclePolicy
@@ -34,7 +34,11 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 5.0
 """A turn is made so often even where nothing is heard: times pass too."""
 GAP_S: Final = 0.1
-"""Between two turns, however much is heard: each looks at all nodes."""
+"""Between two turns, however much is heard."""
+REST: Final = 10.0
+"""Healing looks at all nodes, of which thousands publish something every second: it takes a tenth of the time."""
+HEALED: Final = frozenset({NODE, COMPUTE_NODE, RUNTIME_PROFILE})
+"""What healing looks at; of the rest it only asks who holds a device that is broken."""
 LOOKS: Final = 30
 """How often slow devices are looked for within the window they are judged by."""
 
@@ -117,24 +121,27 @@ class Manager:
         self._marks: dict[str, IsolationState] | None = None
         self._uids: dict[str, str] = {}
         self._moves: dict[str, Placement | None] = {}
-        self._healed_s = float("-inf")
+        self._healed_s, self._healing_s = float("-inf"), 0.0
         self._has_looked, self._is_due = threading.Event(), threading.Event()
 
     def hear(self) -> None:
         """Hear and answer faults until stopped."""
-        has_news = True
-        while not self.stopped.is_set():
-            since_s = self.clock() - self._healed_s
-            wait_s = max(0.0, GAP_S - since_s) if has_news else 0.5
-            has_news = self.informer.pump(wait_s) or has_news or self._has_looked.is_set()
+        is_changed = True
+        while not self.stopped.wait(GAP_S):
+            heard = self.informer.pump(0.5)
+            is_changed |= self._has_looked.is_set() or not heard.isdisjoint(HEALED) or bool(heard and self._moves)
             if not self._may_act():
                 # Another leads, and changes what this one remembers.
-                self._marks, has_news = None, True
+                self._marks, is_changed = None, True
                 self.meters.show(leads=0.0)
-            elif self.clock() - self._healed_s >= (GAP_S if has_news else IDLE_S):
-                has_news = False
+                continue
+            is_first = self._marks is None
+            if is_first or self.clock() - self._healed_s >= (REST * self._healing_s if is_changed else IDLE_S):
+                is_changed = False
                 self._has_looked.clear()
                 self.heal()
+                self._is_due.set()
+            if heard:
                 self._is_due.set()
 
     def let_go(self) -> None:
@@ -148,13 +155,16 @@ class Manager:
 
     def heal(self) -> None:
         """Answer the faults there are, once."""
-        now_s, begun = self.clock(), time.perf_counter()
+        now_s, begun, begun_s = self.clock(), time.perf_counter(), time.thread_time()
         cache = self.informer.cache
         with self.informer.lock:
-            actions = self._healed(cache, now_s)
+            actions = [*self._healed(cache, now_s), *owned(cache.nodes, cache.compute_nodes)]
+            if self.admission_checks:
+                actions += node_labels(cache.nodes, cache.fingerprints, cache.profiles)
             self.meters.show(
                 leads=1.0, placed_gangs=len(cache.gangs.placements), unreadable_objects=len(cache.faults)
             )
+        self._healing_s = time.thread_time() - begun_s
         self.healer.do(actions)
         self._healed_s = self.clock()
         self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
@@ -169,11 +179,6 @@ class Manager:
         if self.admission_checks:
             self.admission_checks.cycle(cache, now_s, apply=self.placer.do, stamp=stamp, lock=lock)
         is_more = self.controller.cycle(now_s, stamp=stamp)
-        with lock:
-            of_nodes: list[Action] = list(owned(cache.nodes, cache.compute_nodes))
-            if self.admission_checks:
-                of_nodes += node_labels(cache.nodes, cache.fingerprints, cache.profiles)
-        self.placer.do(of_nodes)
         self.meters.show(waiting_gangs=self.controller.waiting)
         self.meters.turns.labels("place").observe(time.perf_counter() - begun)
         return is_more
@@ -194,7 +199,7 @@ class Manager:
             cache.compute_nodes,
             cache.fingerprints,
             self.informer.received_s,
-            cache.holds(),
+            cache.holds,
             self._sub_health,
         )
         healing = heal(view, self._marks, now_s, policy=self.policy)
@@ -232,9 +237,11 @@ class Manager:
     def _look(self) -> None:
         """Look for slow devices where it is time to.
 
-        With tens of thousands of devices it takes most of a second.
+        With tens of thousands of devices it takes most of a second; nodes publish more rarely than it is done.
         """
         now_s = self.clock()
+        if now_s - self._looked_s < self._window.window_s / LOOKS:
+            return
         with self.informer.lock:
             cache, fresh = self.informer.cache, self.informer.fresh & self.informer.cache.fingerprints.keys()
             heard = [(cache.fingerprints[name], self.informer.received_s[name]) for name in fresh]
@@ -246,8 +253,6 @@ class Manager:
                 gangs.setdefault(node, {}).update(dict.fromkeys(places, gang))
         for fingerprint, received_s in heard:
             self._window.add(fingerprint, received_s, gangs.get(fingerprint.node, {}))
-        if now_s - self._looked_s < self._window.window_s / LOOKS:
-            return
         before, self._sub_health, self._looked_s = self._sub_health, self._window.look(now_s), now_s
         if before.slow != self._sub_health.slow:
             self._has_looked.set()
