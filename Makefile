@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster test-gpu control-plane engines vm-test vm check docs man site clean
+.PHONY: help demo test test-laws test-full test-real test-minutes soak test-cluster test-gpu control-plane engines vm-test vm check docs man site clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,10 @@ test-real: $(VENV)/real.stamp control-plane engines  ## install the real parts (
 
 test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
 	STRATA_REAL=1 $(BIN)/python -m pytest -m full
+
+SOAK_S ?= 3600
+soak: $(VENV)/real.stamp  ## break gateways and workers under 200 clients for SOAK_S=3600 seconds, and say how requests ended
+	STRATA_REAL=1 STRATA_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest -s tests/serving/worker/test_soak.py
 
 control-plane:  ## build Kubernetes, etcd and containerd for the tests, once (needs Go; 10 to 15 minutes on two cores)
 	tools/controlplane/build

@@ -389,6 +389,35 @@ def test_pieces_that_are_written_at_once_are_part_of_the_answer_in_their_order(v
     assert [bool(one) for one in outcomes] == [False, version == "1.1"] * 2
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_listens_for_the_end_of_a_connection_hears_of_it_also_when_it_has_come(size, is_late):
+    async def app(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        has_body.set()
+        if is_late:
+            await left.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        scope["state"]["listen"](gone.set)
+        await asyncio.wait_for(gone.wait(), 300)
+
+    async def scenario():
+        requests = Counter("requests_total", "R.", ["code"], registry=Registry())
+        frame = Frame(lifespan_of(app), realms=ALL, limits=Limits(), requests=requests)
+        async with listening(frame) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size)
+            await asyncio.wait_for(has_body.wait(), 300)
+            writer.close()
+            left.set()
+            await asyncio.wait_for(gone.wait(), 300)
+
+    has_body, left, gone = (asyncio.Event() for _ in range(3))
+    asyncio.run(scenario())
+
+
 def test_nothing_is_written_past_a_client_that_does_not_read():
     async def app(scope, receive, send):
         await receive()

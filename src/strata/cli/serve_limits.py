@@ -20,7 +20,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "body_s": "for a client to send the body",
     "answer_s": "for an answer to begin; of one without stream, to be there",
     "stall_s": "for a client to read on",
-    "silence_s": "for an engine to go on with a stream",
+    "silence_s": "for an engine to go on with a stream; a sixth of it where none of its streams moves",
     "max_attempts": "attempts at a request",
 }
 BODY_BYTES: Final = 32 * 2**20

@@ -184,6 +184,7 @@ class _Call:
         self.is_gone = False
         self.status = 0
         self._deadline: asyncio.Timeout | None = None
+        self._is_held: Callable[[], bool] = scope.get("state", {}).get("is_held", lambda: True)
 
     async def run(self, app: App) -> None:
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
@@ -230,6 +231,9 @@ class _Call:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
     async def _send_in_time(self, message: Message) -> None:
+        if not self._is_held():  # nothing to wait for
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self.limits.stall_s):
                 await self._send(message)

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -106,7 +106,10 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     class Connection(H11Protocol):
-        """uvicorn's, with a time to send a head in; the frame can break a connection, and upgrade it."""
+        """uvicorn's, with a time to send a head in; the frame can break a connection, and upgrade it.
+
+        An application may listen for its end, and write pieces past the queue of messages.
+        """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -114,11 +117,14 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
             self.app_state = {
                 **self.app_state,
                 "abort": lambda: self.transport.abort(),
+                "is_held": lambda: self.flow.write_paused,
+                "listen": self._listen,
                 "write": self._write,
                 "upgrade": self._upgrade,
             }
             self._head_timer: asyncio.TimerHandle | None = None
             self._upgraded: asyncio.Protocol | None = None
+            self._on_lost: Callable[[], None] | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -140,12 +146,21 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
             super().connection_lost(exc)
             if self._upgraded is not None:
                 self._upgraded.connection_lost(exc)
+            if self._on_lost is not None:
+                self._on_lost()
 
         def shutdown(self) -> None:
             if self._upgraded is not None:
                 self.transport.close()
             else:
                 super().shutdown()
+
+        def _listen(self, on_lost: Callable[[], None] | None) -> None:
+            """Call this when the connection is lost, at once where it is: `receive` takes a task to wait in."""
+            self._on_lost = on_lost
+            self.flow.resume_reading()  # or its end would not be seen
+            if on_lost is not None and self.transport.is_closing():
+                on_lost()
 
         def _upgrade(self, name: str, protocol: asyncio.Protocol) -> None:
             """Hand the connection over; the request it began with is over when the connection is."""

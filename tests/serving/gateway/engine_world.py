@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
 from strata.net.http import Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, engine_model
+from strata.serving.gateway.connections import EngineConnections
 from strata.serving.gateway.discovery import Backend, Watcher
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
@@ -18,37 +19,58 @@ from strata.serving.gateway.gateway import Gateway
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from tests.serving.gateway.world import FAST, FakeEngine, Wires
+from tests.support.live_server import listening
+
+
+class LocalAnswer:
+    """An answer from an engine in this process."""
+
+    def __init__(self, answer):
+        self.status_code, self.headers = answer.status_code, answer.headers
+        self.is_whole, self.since_s = False, 0.0
+        self._pieces = answer.aiter_bytes()
+
+    async def hand(self, take):
+        async for piece in self._pieces:
+            self.since_s += 1.0
+            if not take(piece):
+                return
+        self.is_whole = True
 
 
 class LocalConnections:
-    """Connections to engines in this process."""
+    """Connections to engines in this process, which may be silent for as long as they like."""
 
     def __init__(self, client):
         self.client = client
 
     @asynccontextmanager
-    async def stream(self, url, content, *, connect_s, silence_s):
+    async def stream(self, url, content, *, connect_s, due_s):
         async with self.client.stream("POST", url, content=content) as answer:
-            answer.is_whole = True
-            yield answer
+            yield LocalAnswer(answer)
 
 
 class EngineWorld:
-    def __init__(self, names: str = "ab", *, slots: int = 4, config: SchedulerConfig = FAST) -> None:
+    """A gateway before engines named a, b, ... ; `wired`: over real sockets, where silence has an end."""
+
+    def __init__(
+        self, names: str = "ab", *, slots: int = 4, config: SchedulerConfig = FAST, wired: bool = False
+    ) -> None:
         self.slots = slots
         self.engines = [FakeEngine(name) for name in names]
         self.gateway = Gateway()
         self.gateway.new_id = lambda: "1"
         self.now_s = 100.0
-        client = httpx.AsyncClient(transport=Wires(self.engines))
+        self.wired = wired
+        client = httpx.AsyncClient() if wired else httpx.AsyncClient(transport=Wires(self.engines))
         self.pauses_s: list[float] = []
         self.watchers: list[Watcher] = []
         self.backend_client = Engines(
             client,
-            LocalConnections(client),
+            EngineConnections() if wired else LocalConnections(client),
             default_tokens=DEMAND.output_tokens,
-            silence_s=60.0,
-            answer_s=60.0,
+            silence_s=600.0,
+            answer_s=600.0,
             sleep=self.pause,
         )
         self.driver = Driver(
@@ -74,8 +96,11 @@ class EngineWorld:
 
     @asynccontextmanager
     async def up(self):
-        tasks = []
+        tasks, stack = [], AsyncExitStack()
         for engine in self.engines:
+            if self.wired:
+                port = await stack.enter_async_context(listening(engine.frame()))
+                engine.url = f"http://127.0.0.1:{port}"
             backend = Backend(engine.url, "llama", self.slots)
             self.watchers.append(Watcher(backend, engine.name, self.driver, self.backend_client))
             tasks.append(asyncio.create_task(self.watchers[-1].run()))
@@ -88,11 +113,15 @@ class EngineWorld:
             for task in tasks:
                 task.cancel()
             await self.driver.stop()
+            if self.wired:
+                await self.backend_client.connections.aclose()
+            await self.backend_client.client.aclose()
+            await stack.aclose()
 
 
-def run(scenario, names="ab"):
+def run(scenario, names="ab", **made):
     async def whole():
-        async with EngineWorld(names).up() as world:
+        async with EngineWorld(names, **made).up() as world:
             return await scenario(world)
 
     return asyncio.run(whole())

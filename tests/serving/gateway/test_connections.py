@@ -65,9 +65,18 @@ async def serving(server):
         listener.close()
 
 
+def within(silence_s):
+    """Wait so long for each piece."""
+    return lambda since_s, gap_s: since_s + silence_s
+
+
 async def asked(connections, url, *, silence_s=60.0):
-    async with connections.stream(f"{url}/v1/x", '{"é": 1}', connect_s=60.0, silence_s=silence_s) as answer:
-        return answer.status_code, b"".join([piece async for piece in answer.aiter_bytes()])
+    pieces = []
+    async with connections.stream(
+        f"{url}/v1/x", '{"é": 1}'.encode(), connect_s=60.0, due_s=within(silence_s)
+    ) as answer:
+        await answer.hand(lambda piece: pieces.append(piece) or True)
+    return answer.status_code, b"".join(pieces)
 
 
 def answered(*answers, times=1, **more):
@@ -165,12 +174,10 @@ def test_a_reader_that_stops_closes_the_connection_and_one_that_is_slow_holds_th
         piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         server, connections = Server([CHUNKED, *([piece] * 2000), b"0\r\n\r\n"]), EngineConnections()
         async with serving(server) as url:
-            async with connections.stream(f"{url}/", "{}", connect_s=60.0, silence_s=60.0) as answer:
-                pieces = answer.aiter_bytes()
-                await anext(pieces)
+            async with connections.stream(f"{url}/", b"{}", connect_s=60.0, due_s=within(60.0)) as answer:
+                await answer.hand(lambda piece: False)
                 while server.num_written < 2 or server.is_moving():
                     await asyncio.sleep(0.01)
-                await pieces.aclose()
             while not server.is_over:
                 await asyncio.sleep(0.001)
             return server.num_written
@@ -180,13 +187,54 @@ def test_a_reader_that_stops_closes_the_connection_and_one_that_is_slow_holds_th
 
 def test_a_client_that_is_slow_is_not_the_engine_s_silence():
     async def scenario():
+        pieces = []
         server, connections = Server([CHUNKED + b"2\r\nhi\r\n", b"2\r\nho\r\n0\r\n\r\n"]), EngineConnections()
-        async with serving(server) as url, connections.stream(url, "{}", connect_s=60.0, silence_s=0.2) as answer:
-            pieces = answer.aiter_bytes()
-            first = await anext(pieces)
+        async with (
+            serving(server) as url,
+            connections.stream(url, b"{}", connect_s=60.0, due_s=within(0.2)) as answer,
+        ):
+            await answer.hand(lambda piece: pieces.append(piece))
             await asyncio.sleep(0.5)
-            whole = first + b"".join([piece async for piece in pieces])
+            while not answer.is_whole:
+                await answer.hand(lambda piece: pieces.append(piece))
         await connections.aclose()
-        return whole
+        return b"".join(pieces)
+
+    assert asyncio.run(scenario()) == b"hiho"
+
+
+def test_what_takes_the_pieces_may_raise_and_its_connection_is_not_used_again():
+    def take(piece):
+        raise ValueError("odd")
+
+    async def scenario():
+        answer = [CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"]
+        server, connections = Server(answer, answer), EngineConnections()
+        async with serving(server) as url:
+            with pytest.raises(ValueError, match="odd"):
+                async with connections.stream(url, b"{}", connect_s=60.0, due_s=within(60.0)) as one:
+                    await one.hand(take)
+            outcome = await asked(connections, url)
+            await connections.aclose()
+        return outcome, server.num_connections
+
+    assert asyncio.run(scenario()) == ((200, b"hi"), 2)
+
+
+@pytest.mark.parametrize("head", [b"", b"Content-Length: 4\r\n"])
+def test_what_came_before_the_connection_closed_is_all_there_however_late_it_is_taken(head):
+    async def scenario():
+        pieces = []
+        server, connections = Server([OK + head + b"\r\nhiho", None]), EngineConnections()
+        async with (
+            serving(server) as url,
+            connections.stream(url, b"{}", connect_s=60.0, due_s=within(60.0)) as answer,
+        ):
+            while not server.is_over:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)  # the end of the connection is here as well
+            while not answer.is_whole:
+                await answer.hand(lambda piece: pieces.append(piece) or True)
+        return b"".join(pieces)
 
     assert asyncio.run(scenario()) == b"hiho"

@@ -40,7 +40,7 @@ def test_a_stream_is_relayed_and_usage_shown_to_who_asked_for_it(wants_usage):
     assert len([c for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]]) == 1
 
 
-@pytest.mark.parametrize("content", [b'"top_p":NaN', b'"user":"\\ud800"'])
+@pytest.mark.parametrize("content", [b'"top_p":NaN', b'"top_p":1e999', b'"top_p":-Infinity', b'"user":"\\ud800"'])
 def test_what_cannot_be_written_is_not_taken_for_a_broken_engine(content):
     async def scenario(world):
         body = b'{"model":"llama","prompt":"x","max_tokens":2,' + content + b"}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -168,3 +169,45 @@ def test_nothing_of_an_answer_follows_the_error_that_ended_it():
     assert text_of(answer.content) == foretold("hello", 3)
     assert events_of(answer.content)[-1]["error"]["code"] == "draining"
     assert written == []
+
+
+@pytest.fixture
+def _impatient(monkeypatch):
+    """Silence has an end after two seconds instead of a hundred."""
+    monkeypatch.setattr("strata.serving.gateway.pace.SHARE", 2.0 / 600.0)
+    monkeypatch.setattr("strata.serving.gateway.connections.LOOK_S", 0.1)
+
+
+def hung(kind, **asked):
+    """Ask two engines, one of which stands still after three letters and says that it is well."""
+
+    async def scenario(world):
+        world.engines[0].pause_at = 3
+        answers = await asyncio.gather(
+            *(world.request(kind, max_tokens=8, stream=True, **asked) for _ in range(2))
+        )
+        world.engines[0].resumes.set()
+        return [answer.content for answer in answers]
+
+    ids = itertools.count(1)
+
+    async def named(world):
+        world.gateway.new_id = lambda: str(next(ids))
+        return await scenario(world)
+
+    return run(named, wired=True)
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_stream_that_stands_still_goes_on_elsewhere_though_its_engine_answers_what_else_is_asked():
+    assert [text_of(body) for body in hung("completions", prompt="hello")] == [foretold("hello", 8)] * 2
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_stream_that_stands_still_and_that_nobody_can_go_on_with_ends_with_an_error_that_says_so():
+    bodies = hung("chat/completions", messages=[{"role": "user", "content": "hi"}])
+    (broken,) = [body for body in bodies if text_of(body) != foretold("hi", 8)]
+    assert text_of(broken) == foretold("hi", 3)
+    error = events_of(broken)[-1]["error"]
+    assert error["code"] == "engine-lost"
+    assert "nothing came for" in error["message"]

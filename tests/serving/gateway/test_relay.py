@@ -64,10 +64,10 @@ def test_every_event_is_the_engines_but_for_its_id_and_model(pieces, ascii_only,
         head = {"id": "theirs", "object": "chat.completion.chunk", "created": 5, "model": "theirs"}
         event = {"choices": [choice]} | head if is_turned else head | {"choices": [choice]}
         line = json.dumps(event, ensure_ascii=ascii_only, separators=separators).encode()
-        out, is_end = relay.feed(b"data: " + line + b"\n\n")
+        out = relay.feed(b"data: " + line + b"\n\n")
         texts += [text] if text else []
         assert json.loads(out.removeprefix(b"data: ")) == event | {"id": "chatcmpl-1", "model": "ours"}
-        assert (out[-2:], is_end) == (b"\n\n", False)
+        assert (out[-2:], relay.is_over) == (b"\n\n", False)
         assert (stream.texts, stream.num_generated) == (texts, len(texts))
     assert stream.is_plain == (not any("reasoning" in more for _, more, _, _ in pieces))
     assert relay.is_done == ({0, 1} <= {index for _, _, index, finish in pieces if finish})
@@ -80,5 +80,5 @@ def test_an_event_like_the_one_before_is_not_read_again(monkeypatch):
     relay.feed(line % b"one")
     with monkeypatch.context() as patch:
         patch.setattr(json, "loads", None)
-        out, _ = relay.feed(line % b"two")
+        out = relay.feed(line % b"two")
     assert json.loads(out[6:])["choices"][0]["delta"]["content"] == "two"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -203,7 +203,7 @@ class _Endpoints:
         key = self.keys and self.keys.find(bearer_of(request.scope["headers"]))
         if key and self.keys:
             self.keys.admit(key)
-        generation = parse(kind, await request.body())
+        generation = parse(kind, await _body(request.receive))
         ttft_goal_s, tpot_goal_s = (
             goal_s(request.headers, header) for header in ("x-strata-ttft-ms", "x-strata-tpot-ms")
         )
@@ -258,6 +258,18 @@ class _Endpoints:
 
     async def metrics(self, _request: Request) -> Response:
         return PlainTextResponse(render(self.gateway.meters.registry), headers={"content-type": CONTENT_TYPE})
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return a body whole, as Starlette would with more ado; the frame has limited it."""
+    body, has_more = b"", True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+    return body
 
 
 def _card(name: str) -> dict[str, Any]:

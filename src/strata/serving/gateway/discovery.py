@@ -75,7 +75,7 @@ class Watcher:
     def __init__(self, backend: Backend, node_id: str, driver: Driver, engines: Engines) -> None:
         self.backend, self.node_id, self.driver, self.engines = backend, node_id, driver, engines
         self.is_joined = self._has_broken = False
-        self._broken, self._num_heard = engines.broken[node_id], 0
+        self._broken, self._heard_s = engines.broken[node_id], 0.0
         self._figures: EngineFigures | None = None
         self._life, self._owner = 0, ""
 
@@ -94,8 +94,8 @@ class Watcher:
         if self._broken.is_set():
             self._broken.clear()
             self.is_joined, self._has_broken = False, True
-        before, self._num_heard = self._num_heard, engines.num_heard[node_id]
-        if self.is_joined and (self.driver.running_on(node_id) or self._num_heard != before):
+        before_s, self._heard_s = self._heard_s, engines.paces[node_id].heard_s
+        if self.is_joined and (self.driver.running_on(node_id) or self._heard_s != before_s):
             # Its requests say whether it lives: some engines answer nothing else meanwhile.
             await self._beat()
             return True

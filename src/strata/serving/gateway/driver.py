@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 STATUS: Final = {"queue-full": 429, "request-known": 409, "request-too-long": 400}
 """HTTP status of a rejection; 503 for every other reason."""
+GONE: Final = 499
+"""The status of a request whose client has gone, which nobody sees but the counters."""
 AFTER_FAULT_S: Final = 1.0
 """Pause to the next tick after one that went wrong."""
 
@@ -93,7 +95,7 @@ class Driver:
         """Forget a request whose client has its answer, or has gone."""
         if not stream.is_over:
             self.post(events.Cancelled(stream.request_id))
-            self._fail(stream, ApiError(499, "the client disconnected", "cancelled"))
+            self._fail(stream, ApiError(GONE, "the client disconnected", "cancelled"))
 
     def give_up(self) -> None:
         """End all requests: there is no time left for them."""

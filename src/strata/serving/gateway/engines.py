@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import Counter, defaultdict
+import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 import httpx
@@ -19,6 +20,7 @@ import httpx
 from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.connections import EngineAnswer, EngineConnections
 from strata.serving.gateway.openai import ApiError, GenerationRequest, Writer
+from strata.serving.gateway.pace import Pace
 from strata.serving.gateway.relay import EngineFailed, Relay, error_of, usage_of
 from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch
@@ -33,13 +35,15 @@ END_S: Final = 0.2
 BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
 DOCUMENT_BYTES: Final = 2**26
+ODD_NUMBER: Final = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
+"""What may not be finite once it is read."""
 
 
 class Engines(BackendClient):
     """The engines that serve one model, each of which ends a request whose connection closes.
 
     `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat.
-    num_heard: pieces that came of each, which show that it lives. kv_tokens: what each of `urls` has room for.
+    paces: what the streams of each show of its work. kv_tokens: what each of `urls` has room for.
     answer_s: longest wait for an answer without stream, which is silent to its end. client: for short questions;
     connections: for requests.
     """
@@ -58,13 +62,14 @@ class Engines(BackendClient):
         self.connections, self.answer_s, self._sleep = connections, answer_s, sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
-        self.num_heard = Counter[str]()
+        self.paces = defaultdict[str, Pace](lambda: Pace(silence_s))
         self.kv_tokens = dict[str, int]()
 
     async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request with its length, estimated. Raises ApiError for what JSON cannot hold."""
         try:
-            json.dumps(request.body, allow_nan=False)
+            if ODD_NUMBER.search(request.raw):
+                json.dumps(request.body, allow_nan=False)
         except ValueError:
             # Refused here: at the engine's door it would look like the engine's fault.
             raise ApiError(400, "a number is not finite", "invalid_value") from None
@@ -93,36 +98,29 @@ class Engines(BackendClient):
         if stream.has_text and not self._may_go_on(stream, node_id in self.continues):
             why = "the engine's connection broke, and no other engine can continue this answer"
             return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
-        silence_s = self.silence_s if request.stream else self.answer_s
-        relay = Relay(stream)
+        relay, pace, number = Relay(stream), self.paces[node_id], (stream.request_id, dispatch.attempt)
+
+        def due_s(since_s: float, gap_s: float) -> float:
+            return pace.due_s(number, since_s, gap_s) if request.stream else since_s + self.answer_s
+
+        pace.sent(number, stream.signal.prompt_tokens + stream.num_generated, asyncio.get_running_loop().time())
         try:
             async with self.connections.stream(
-                url + request.path, json.dumps(_body(stream)), connect_s=CONNECT_S, silence_s=silence_s
+                url + request.path, _content(stream), connect_s=CONNECT_S, due_s=due_s
             ) as answer:
                 if answer.status_code >= 400:
                     return await self._refused(answer, node_id, dispatch.attempt)
                 if not request.stream:
                     _take_document(stream, await _document(answer))
                     return AttemptResult(finish="stop", is_clean=True)
-                async with aclosing(answer.aiter_bytes()) as pieces:
-                    async for data in pieces:
-                        self.num_heard[node_id] += 1
-                        if request.kind == "other":
-                            stream.is_plain = False
-                            stream.note_token()
-                            stream.put(data)
-                        else:
-                            events, is_end = relay.feed(data)
-                            if events:
-                                stream.put(events)
-                            if is_end:
-                                break
-                        if stream.is_full:
-                            await stream.room()
-                    if not answer.is_whole:
-                        with suppress(TimeoutError, httpx.HTTPError):
-                            async with asyncio.timeout(END_S):
-                                await anext(pieces, None)  # a connection read to its end is used again
+                take = _taking(stream, relay, answer, pace, dispatch.attempt)
+                while not (answer.is_whole or relay.is_over):
+                    await answer.hand(take)
+                    await stream.room()
+                if not answer.is_whole:
+                    with suppress(TimeoutError, httpx.HTTPError):
+                        async with asyncio.timeout(END_S):
+                            await answer.hand(lambda _: False)  # a connection read to its end is used again
             if request.kind != "other" and not relay.is_done:
                 raise ValueError("the stream ended without a finish_reason")
             return AttemptResult(finish=relay.finish, is_clean=True)
@@ -135,8 +133,12 @@ class Engines(BackendClient):
             fault = None
             has_others = bool(self.continues - {node_id})
             if stream.has_text and not self._may_go_on(stream, has_others):  # it would wait in vain
-                fault = ApiError(502, f"the engine's connection broke: {type(error).__name__}", "engine-lost")
+                is_silent = isinstance(error, httpx.ReadTimeout)
+                why = str(error) if is_silent else f"its connection broke ({type(error).__name__})"
+                fault = ApiError(502, f"the engine was lost in the middle of its answer: {why}", "engine-lost")
             return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
+        finally:
+            pace.gone(number)
 
     async def _refused(self, answer: EngineAnswer, node_id: str, attempt: int) -> AttemptResult:
         """Return an engine's refusal in its own words; it is alive, and another one may accept."""
@@ -171,6 +173,42 @@ class Engines(BackendClient):
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Do nothing: the attempt's connection has closed."""
+
+
+def _taking(
+    stream: RequestStream, relay: Relay, answer: EngineAnswer, pace: Pace, attempt: int
+) -> Callable[[bytes], bool]:
+    """Return what takes an engine's pieces for a client, and says whether to go on."""
+    number = stream.request_id, attempt
+
+    def take(data: bytes) -> bool:
+        pace.heard_s = answer.since_s
+        if not stream.may_write(attempt):  # it was stopped, and does not know yet
+            return False
+        if stream.request.kind == "other":
+            stream.is_plain = False
+            stream.note_token()
+            stream.put(data)
+        else:
+            if events := relay.feed(data):
+                stream.put(events)
+            # An engine may begin a message before it has read the prompt.
+            has_text = stream.num_generated > stream.num_resumed or not stream.is_plain
+            if has_text and pace.is_unread(number):
+                pace.read(number, answer.since_s)
+        return not (relay.is_over or stream.is_full)
+
+    return take
+
+
+def _content(stream: RequestStream) -> bytes:
+    """Return what an engine is asked: the client's own bytes, where they need not say more."""
+    request, is_told = stream.request, stream.request.model_fields_set
+    if stream.num_generated or "priority" in is_told or (request.stream and "stream_options" in is_told):
+        return json.dumps(_body(stream)).encode()
+    if not request.stream or request.kind == "other":
+        return request.raw
+    return b'{"stream_options":{"include_usage":true},' + request.raw.lstrip()[1:]
 
 
 def _body(stream: RequestStream) -> dict[str, Any]:
@@ -213,8 +251,12 @@ def _seconds(text: str | None) -> float | None:
 async def _document(answer: EngineAnswer) -> bytes:
     """Return a whole body. Raises ValueError for one that is too large."""
     body = bytearray()
-    async for chunk in answer.aiter_bytes():
-        body += chunk
+
+    def take(piece: bytes) -> bool:
+        body.extend(piece)
         if len(body) > DOCUMENT_BYTES:
             raise ValueError("the answer is too long")
+        return True
+
+    await answer.hand(take)
     return bytes(body)

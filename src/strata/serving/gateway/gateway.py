@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ class Gateway:
     workers: Driver | None = None
     fingerprint: str = ""
     wall_clock: Clock = time.time
-    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    new_id: Callable[[], str] = lambda: os.urandom(16).hex()
 
     def __post_init__(self) -> None:
         self.meters = Meters(self.counts)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from strata.net.http import error_body, kind_of
 
@@ -124,6 +124,13 @@ class GenerationRequest(_Entry):
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=200)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000), WHOLE] | None = None
+
+    _raw: bytes = PrivateAttr(b"")
+
+    @property
+    def raw(self) -> bytes:
+        """The JSON that it was read from."""
+        return self._raw
 
     @property
     @abstractmethod
@@ -303,12 +310,14 @@ def small_model(request: GenerationRequest) -> None:
 def parse(model: type[GenerationRequest], body: bytes) -> GenerationRequest:
     """Return what is asked. Raises ApiError (400) naming the first thing that is wrong."""
     try:
-        return model.model_validate_json(body)
+        request = model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where, problem = _where(first["loc"], first["msg"])
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
         raise ApiError(400, f"{where}: {problem}" if where else problem, code, param=where or None) from None
+    request._raw = body
+    return request
 
 
 def goal_s(headers: Mapping[str, str], header: str) -> float:

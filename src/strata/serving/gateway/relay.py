@@ -58,10 +58,12 @@ def _usual(payload: bytes, ours: bytes, text: Any) -> Usual | None:
 
 
 class Relay:
-    """Events of one attempt. `is_done`: all of the answer has come, whether or not the engine said [DONE]."""
+    """Events of one attempt. `is_done`: all of the answer has come, whether or not the engine said [DONE], which
+    is `is_over`.
+    """
 
     def __init__(self, stream: RequestStream) -> None:
-        self.stream, self.finish = stream, "stop"
+        self.stream, self.finish, self.is_over = stream, "stop", False
         self._writer = Writer(stream.request, stream.request_id, stream.created)
         self._rest = b""
         self._ended = set[int]()
@@ -74,8 +76,8 @@ class Relay:
         """Whether every choice has said why it ended."""
         return len(self._ended) >= self.stream.request.num_choices
 
-    def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """Take bytes; return those for the client, and whether the engine said [DONE].
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes; return those for the client.
 
         Raises ValueError for what is no event, EngineFailed where the engine says so.
         """
@@ -88,9 +90,10 @@ class Relay:
                 continue
             payload = line[5:].strip()
             if payload == DONE_DATA:
-                return b"".join(out), True
+                self.is_over = True
+                break
             out.append(self._event(payload))
-        return b"".join(out), False
+        return b"".join(out)
 
     def _event(self, payload: bytes) -> bytes:
         if (usual := self._usual) and (text := usual.text(payload)):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from strata.net.http import Receive, Scope, Send
-from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.driver import GONE, Driver
 from strata.serving.gateway.openai import DONE, ApiError, Writer, event
 from strata.serving.gateway.request_stream import Piece, RequestStream
 
@@ -22,21 +23,26 @@ class GenerationResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, listening for the client to hang up."""
-        with self.counted:
-            await self._answer(scope.get("state", {}).get("write"), receive, send)
+        with self.counted, self._listening(scope, receive):
+            await self._write(send, scope.get("state", {}).get("write"))
 
-    async def _answer(self, shortcut: Callable[[bytes], bool] | None, receive: Receive, send: Send) -> None:
-        write = asyncio.create_task(self._write(send, shortcut))
-        gone = asyncio.create_task(_gone(receive))
+    @contextmanager
+    def _listening(self, scope: Scope, receive: Receive) -> Iterator[None]:
+        """End the request when its client has gone, or nothing more is written to it."""
+        leave = partial(self.driver.leave, self.stream)
+        listen, task = scope.get("state", {}).get("listen"), None
+        if listen:
+            listen(leave)
+        else:
+            task = asyncio.create_task(_gone(receive, leave))
         try:
-            await asyncio.wait({write, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if write.done():
-                await write
+            yield
         finally:
-            self.driver.leave(self.stream)
-            for task in (write, gone):
+            leave()
+            if task:
                 task.cancel()
-            await asyncio.gather(write, gone, return_exceptions=True)
+            else:
+                listen(None)
 
     async def _write(self, send: Send, shortcut: Callable[[bytes], bool] | None) -> None:
         has_begun = False
@@ -51,6 +57,8 @@ class GenerationResponse:
                 await _start(send, 200, b"application/json", {b"content-length": b"%d" % len(document)})
                 await send({"type": "http.response.body", "body": document})
         except ApiError as fault:
+            if fault.status == GONE:
+                return
             if has_begun:
                 # The status is long sent: an error event says so, and no [DONE] pretends that this was all.
                 await send({"type": "http.response.body", "body": b"data: " + fault.body + b"\n\n"})
@@ -97,9 +105,10 @@ class GenerationResponse:
 _NO_BUFFERS = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 
 
-async def _gone(receive: Receive) -> None:
+async def _gone(receive: Receive, leave: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    leave()
 
 
 async def _start(send: Send, status: int, content_type: bytes, headers: dict[bytes, bytes]) -> None:

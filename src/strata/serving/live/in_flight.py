@@ -224,6 +224,7 @@ class InFlightRequests:
         for version in request.versions:
             self._rollout[version].running.add(request_id)
         taken = " > ".join(stage.node_id for stage in route.stages)
+        paths = self.router.explain(request.signal, now_s) if len(self._rollout) > 1 else ()
         request.timeline.append(
             {
                 "attempt": request.attempt,
@@ -235,7 +236,7 @@ class InFlightRequests:
                     "cached_tokens": route.cached_tokens,
                     "trust": "analytic",
                 },
-                "others": [path for path in self.router.explain(request.signal, now_s) if path["path"] != taken],
+                "others": [path for path in paths if path["path"] != taken],
             }
         )
         kept, request.kept = request.kept, None

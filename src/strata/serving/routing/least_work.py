@@ -28,6 +28,9 @@ STEP_MARGIN: Final = 0.8
 """The same for each token after it, which depends on the prompts that others bring meanwhile (assumed)."""
 
 
+ONE_MORE: Final = np.array([[0.0], [1.0]])
+
+
 class LeastWorkRouting(PipelineRouter):
     """The least of own time and of what the n requests that run there lose, in seconds:
 
@@ -124,13 +127,15 @@ class LeastWorkRouting(PipelineRouter):
     def _foresee(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats]:
         """Return what a request would see of each pipeline, and cost there."""
         running, chunk_s = self.running, self.pace[:, 0] + self.pace[:, 1] * self.reading.chunk_tokens
-        slowest_s, quiet_s, reading_s = self._steps(running, chunk_s)
-        speed = np.maximum(1.0 - slowest_s / np.maximum(reading_s, 1e-12), 1e-9)
+        # With those that run, and with one more [2, P].
+        slowest_s, around_s = self.busy_s(running + ONE_MORE)
+        quiet_s, reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
+        speed = np.maximum(1.0 - slowest_s[0] / np.maximum(reading_s[0], 1e-12), 1e-9)
         self.reading.advance(now_s, speed)
         # For the cost, that of all: who has read little of late is not therefore the best place for all that come.
         share = self.reading.share
         usual = share.mean() if len(share) else 0.0
-        before_s = _mean_step(quiet_s, reading_s, usual)
+        before_s, usual_s = _mean_step(quiet_s, reading_s, usual)
 
         cached = self._cached(request, now_s)
         unread = request.prefill_tokens - cached
@@ -138,21 +143,15 @@ class LeastWorkRouting(PipelineRouter):
         read_s = work_s / speed
         ttft_s = self.reading.work_s / speed + self.fill[:, 0] + self.fill[:, 1] * unread + (read_s - work_s)
 
-        _, next_quiet_s, next_reading_s = self._steps(running + 1.0, chunk_s)
-        usual_s = _mean_step(next_quiet_s, next_reading_s, usual)
-
         steps = request.steps_left
         cost: Floats = ttft_s + steps * usual_s
-        cost += running * (steps * (usual_s - before_s) + read_s * (1.0 - quiet_s / np.maximum(reading_s, 1e-12)))
+        cost += running * (
+            steps * (usual_s - before_s) + read_s * (1.0 - quiet_s[0] / np.maximum(reading_s[0], 1e-12))
+        )
         if request.blocks:
             load = running / self.most_slots
             cost += (load > load.min() + AFFINITY_GAP) * self.fill[:, 1] * cached
-        return Times(cached, ttft_s, _mean_step(next_quiet_s, next_reading_s, share)), cost
-
-    def _steps(self, sequences: Floats, chunk_s: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the slowest node's work in a step, and a step's time without and with a chunk of a prompt."""
-        slowest_s, around_s = self.busy_s(sequences)
-        return slowest_s, np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
+        return Times(cached, ttft_s, _mean_step(quiet_s[1], reading_s[1], share)), cost
 
     def _cached(self, request: RequestSignal, now_s: float) -> Floats:
         if not request.blocks:
