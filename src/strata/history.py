@@ -78,6 +78,12 @@ class History(Database):
         """Return at most `limit` decisions of any kind, newest first."""
         return self._select("ORDER BY id DESC LIMIT ?", limit)
 
+    def kinds(self) -> dict[str, float]:
+        """Return the kinds there are, and when the newest decision of each was stored, newest first."""
+        with self.explained():
+            rows = self.rows.execute("SELECT kind, max(at_s) FROM decision GROUP BY kind ORDER BY 2 DESC")
+            return dict(rows.fetchall())
+
     def remove(self, entry_id: int) -> None:
         """Forget one decision. Raises UsageError where it is not kept."""
         self.get(entry_id)

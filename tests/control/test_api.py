@@ -92,6 +92,7 @@ def test_every_path_is_described_and_answers(served):
         if "get" in methods and path != "/v1/events":
             text(client, path.replace("{name}", "a"))
     assert client.prospects("a") == []
+    assert client.piece("a") == piece()
     assert list(client.logs("a")) == [
         f"{name}: a-1 in {name}" for name in world.daemon.snapshot.attempts["a-1"].parts
     ]
@@ -102,6 +103,7 @@ def test_a_wrong_token_and_what_is_not_there_are_refused_with_what_to_try(served
     for other, refused, hint in (
         (Client(client.url, "wrong"), Client.jobs, "STRATA_TOKEN, or --token-file"),
         (client, lambda c: c.job("none"), "strata jobs"),
+        (client, lambda c: c.piece("none"), "strata jobs"),
         (client, lambda c: c.submit({"document": []}), None),
     ):
         with pytest.raises(UsageError) as error:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.pictures.delays import delay_lanes
 from strata.pictures.front import plan_points
 from strata.pictures.heat import acu_map
 from strata.pictures.ranges import layer_ranges
@@ -140,3 +141,30 @@ def test_a_request_that_was_refused_or_waits_has_no_part():
     assert list(request_spans([{"rejected": {}}])) == []
     assert list(request_spans([])) == []
     assert [span.kind for span in request_spans([{"cancelled_after_s": 1.0}])] == ["waiting"]
+
+
+def lane(pool, waiting):
+    return {
+        "pool": pool, "is_critical": True, "threads": 2, "waits": 3, "waited_ms": 5.0, "longest_ms": 2.0,
+        "woken": waiting, "preempted": [value / 2 for value in waiting], "yielded": [0.0] * len(waiting),
+    }  # fmt: skip
+
+
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=4),
+    waiting=st.lists(st.floats(0, 1e4), min_size=1, max_size=40),
+    worst=st.lists(st.floats(0, 1000), max_size=8),
+)
+def test_delays_stay_within_their_lanes_and_each_finding_is_marked(names, waiting, worst):
+    findings = [{"token": "cpu-wait", "worst_ms": [at, min(at + 5, 1000.0)]} for at in worst]
+    report = {"lanes": [lane(name, waiting) for name in names], "findings": findings, "wall_ms": 1000.0}
+    root = parsed(delay_lanes(report))
+    lanes = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "lane"]
+    assert len(lanes) == len(names)
+    pins = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "pin"]
+    marked = sorted(int(word.split()[0]) for pin in pins for word in pin.find(f"{SVG}title").text.split(", "))
+    assert marked == list(range(1, len(worst) + 1))
+    width, height = float(root.get("width")), float(root.get("height"))
+    for pin in pins:
+        assert 0 <= float(pin.get("x")) <= width
+        assert float(pin.get("y")) + float(pin.get("height")) <= height

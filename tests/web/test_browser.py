@@ -9,15 +9,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import strata
+from strata.api.backends import by_events
+from strata.api.host import host_report
+from strata.api.loaded import of_plan
 from strata.control.client import Client
 from strata.control.jobfile import read_job
+from strata.files import Document
 from strata.history import History
+from strata.training.plan.planfile import best_plan
 from tests.cli.test_plan import FLEET, JOB
+from tests.host.analysis.test_pool_lanes import crowd
 from tests.web import browser
+from tests.web.test_followed import listed
+from tests.web.test_host_page import tried
 from tests.web.test_pages import ALL
 
 pytestmark = [pytest.mark.real("chromium", "uvicorn"), pytest.mark.xdist_group("browser")]
@@ -39,14 +48,34 @@ def state(tmp_path_factory):
         ]
         for kind, answer in answers:
             history.add(kind, answer.to_dict(), at_s=time.time())
-        history.add("host", {"name": "t", "verdict": "v", "findings": [], "reasons": []}, at_s=time.time())
+        (home / "trace.txt").write_text("\n".join(crowd(["pt_data_worker", "omp-1", "<i>"]).lines) + "\n")
+        report = host_report(home / "trace.txt").to_dict()
+        history.add("host", {"name": "trace.txt", **report, "threads": []}, at_s=time.time())
+        history.add("training", of_many_slices(home), at_s=time.time())
+    tried(home / "strata" / "rollouts.db", "layered")
+    items = [
+        {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
+        for kind, some in listed().items()
+        for obj in some
+    ]
+    (home / "cluster.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     return home
+
+
+def of_many_slices(home: Path) -> dict[str, Any]:
+    """A pipeline of 10,240 microbatches through four stages: a step of 100,000 slices."""
+    (home / "long.yaml").write_text(JOB.replace("global_batch: 16", "global_batch: 10240"))
+    answer = strata.plan(home / "fleet.yaml", home / "long.yaml", baselines=False).to_dict()
+    answer["plans"] = [plan for plan in answer["plans"] if len(plan["plan"]["pipelines"][0]["stages"]) == 4]
+    job = of_plan(best_plan(Document("long", answer, {})))
+    assert len(by_events([job]).timeline.spans) >= 100_000
+    return answer
 
 
 @pytest.fixture(scope="module")
 def address(state):
     """`strata ui` as a process of its own."""
-    with running(["ui", "aws10", "--port", "0"], state) as url:
+    with running(["ui", "aws10", "--port", "0", "--snapshot", str(state / "cluster.json")], state) as url:
         yield url
 
 
@@ -95,12 +124,20 @@ def tab(chromium):
     context.close()
 
 
+REACHED = """() => [...document.querySelectorAll("table, figure")].every(
+  wide => (wide.scrollWidth > wide.clientWidth) === (wide.tabIndex === 0))"""
+"""Whether what scrolls sideways at this width, and nothing else, is reached by keyboard."""
+
+
 def shoot(page, name: str) -> None:
     SCREENS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENS / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("path", ALL)
+PAGES = [*ALL, "/host/rollouts?name=layered", "/decisions/of?name=Job/default/whole"]
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_a_page_loads_without_a_fault_and_from_nowhere_else(tab, address, path):
     from axe_playwright_python.sync_playwright import Axe
 
@@ -109,10 +146,14 @@ def test_a_page_loads_without_a_fault_and_from_nowhere_else(tab, address, path):
     shoot(tab, "page" + path.partition("?")[0].replace("/", "-"))
     assert tab.faults == []
     assert {url for url in tab.asked_for if not url.startswith((address, "data:"))} == set()
-    found = [each for each in Axe().run(tab).response["violations"] if each["impact"] in ("serious", "critical")]
-    assert found == [], json.dumps(found, indent=1)[:4000]
-    tab.set_viewport_size({"width": 390, "height": 800})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 800})
+        tab.wait_for_function(REACHED)
+        found = [
+            each for each in Axe().run(tab).response["violations"] if each["impact"] in ("serious", "critical")
+        ]
+        assert found == [], json.dumps(found, indent=1)[:4000]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_slider_ranks_the_plans_of_ten_domains_again(tab, address):
@@ -182,6 +223,19 @@ def test_five_thousand_nodes_are_scrolled(tab, state, tmp_path):
         frames = tab.evaluate(FRAMES)
         sys.stderr.write(f"a frame of 5000 nodes: median {frames[30]:.0f} ms, slowest {frames[-1]:.0f} ms\n")
         assert tab.faults == []
+
+
+def test_a_hundred_thousand_slices_are_scrolled(tab, address):
+    tab.goto(address + "/plans/5")
+    timeline = tab.locator("img[src$='timeline.svg']")
+    timeline.scroll_into_view_if_needed()
+    tab.wait_for_function("() => document.querySelector(\"img[src$='timeline.svg']\").complete", timeout=300_000)
+    assert timeline.evaluate("image => image.naturalWidth") > 0
+    tab.evaluate("window.scrollTo(0, 0)")
+    frames = tab.evaluate(FRAMES)
+    sys.stderr.write(f"a frame of 100,000 slices: median {frames[30]:.0f} ms, slowest {frames[-1]:.0f} ms\n")
+    shoot(tab, "slices-100k")
+    assert tab.faults == []
 
 
 JOB_OF_A_SECOND = """\

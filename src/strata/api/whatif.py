@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from strata.api.inputs import FleetLike, JobLike, fleet_of, job_of, names_of
 from strata.errors import OutOfTime, UsageError
 from strata.files import read_document
 from strata.fleet.changes import ValueChange, apply_settings
 from strata.fleet.comparison import Comparison
-from strata.fleet.schema import load_fleet
 from strata.progress import Progress, silent
 from strata.serving.planning.allocate import Strategy
 from strata.serving.planning.goal import Goal
@@ -26,20 +26,21 @@ from strata.training.plan.planner import plan_training
 from strata.training.plan.report import TrainingPlanReport, plan_dict
 from strata.training.plan.whatif import JOB_KEYS
 from strata.units import show_time
-from strata.workload.schema import load_job
+from strata.workload.job import TrainingJob
 from strata.workload.serving_schema import BUNDLED_SERVING_JOBS, load_serving_job
 
 
 def whatif(
-    fleet: str | Path, job: str | Path, *settings: str, time_limit_s: float = 30.0, progress: Progress = silent
+    fleet: FleetLike, job: JobLike, *settings: str, time_limit_s: float = 30.0, progress: Progress = silent
 ) -> dict[str, Any]:
     """Plan a training or serving job as it is and with settings changed: what `strata whatif -o json` prints.
 
     settings: `link.A-B.bandwidth=1Gbps`, `domain.West=none`, `job.minimize=cost` ...; `strata whatif --help` lists
     them. Raises BadFile, UsageError for a setting that is none, OutOfTime where a side found no plan in time.
     """
-    both = _serving if is_serving(job) else _training
-    return both(str(fleet), str(job), settings, time_limit_s, progress)
+    if not isinstance(job, TrainingJob) and is_serving(job):
+        return _serving(fleet, str(job), settings, time_limit_s, progress)
+    return _training(fleet, job, settings, time_limit_s, progress)
 
 
 def is_serving(job: str | Path) -> bool:
@@ -50,9 +51,11 @@ def is_serving(job: str | Path) -> bool:
     return (BUNDLED_SERVING_JOBS / f"{job}.yaml").is_file()
 
 
-def _serving(fleet: str, job: str, settings: Sequence[str], limit_s: float, progress: Progress) -> dict[str, Any]:
+def _serving(
+    fleet: FleetLike, job: str, settings: Sequence[str], limit_s: float, progress: Progress
+) -> dict[str, Any]:
     goal, strategy, job = _planned_with(job)
-    before = load_fleet(fleet), load_serving_job(job)
+    before = fleet_of(fleet), load_serving_job(job)
     new_fleet, new_job, changes = apply_settings(*before, settings, keys=SERVING_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
@@ -69,7 +72,7 @@ def _serving(fleet: str, job: str, settings: Sequence[str], limit_s: float, prog
             )
     comparison = compare_serving(*answers)
     old, new = (
-        answer.to_dict(work, inputs={"fleet": fleet, "job": job})
+        answer.to_dict(work, inputs=names_of(fleet=fleet, job=job))
         for answer, work in zip(answers, (before[1], new_job), strict=True)
     )
     return _difference(changes, _serving_side(old), _serving_side(new), comparison)
@@ -94,8 +97,10 @@ def _serving_side(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _training(fleet: str, job: str, settings: Sequence[str], limit_s: float, progress: Progress) -> dict[str, Any]:
-    before = load_fleet(fleet), load_job(job)
+def _training(
+    fleet: FleetLike, job: JobLike, settings: Sequence[str], limit_s: float, progress: Progress
+) -> dict[str, Any]:
+    before = fleet_of(fleet), job_of(job)
     new_fleet, new_job, changes = apply_settings(*before, settings, keys=JOB_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):

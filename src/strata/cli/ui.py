@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from strata.cli.completing import FLEET
+from strata.cli.kube_source import source_options
 from strata.cli.parameters import PORT
 from strata.errors import UsageError, need
 
 if TYPE_CHECKING:
+    from strata.cluster.cache.gather import Objects
     from strata.serving.gateway.client import GatewayClient
+    from strata.web.cluster import Look
 
 
 @click.command()
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", help="Address to listen at; any but localhost needs a token.")
 @click.option("--port", type=PORT, default=8480, help="Port to listen at; 0 picks a free one.")
 @click.option("--token-file", type=click.Path(), help="File with the token browsers must show; or STRATA_TOKEN.")
+@source_options
 def ui(
     fleet: str,
     server: str,
@@ -31,6 +37,9 @@ def ui(
     host: str,
     port: int,
     token_file: str | None,
+    snapshots: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
 ) -> None:
     """Show plans, a FLEET, jobs that run, what is served, slices and decisions in a browser, until Ctrl-C.
 
@@ -38,9 +47,11 @@ def ui(
     strata ui
     strata ui fleet.yaml --port 8000
     strata ui --gateway http://127.0.0.1:8000
+    strata ui --kubeconfig ~/.kube/config
 
     Reads this machine's history of plans and asks the scheduler at --server, which shows the same pages itself.
-    The token is also what it is asked with. Nothing is loaded from elsewhere.
+    The token is also what it is asked with. A cluster is asked only where one is named. Nothing is loaded from
+    elsewhere.
     """
     for module in ("starlette", "uvicorn"):
         need(module, extra="serve")
@@ -51,12 +62,36 @@ def ui(
     if token and not gateway:
         raise UsageError("--gateway-token-file opens no gateway", hint="--gateway URL")
     served = GatewayClient(gateway.rstrip("/"), token) if gateway else None
-    _serve(fleet, server=server, gateway=served, host=host, port=port, token_file=token_file)
+    cluster = _cluster(snapshots, kubeconfig, context)
+    _serve(fleet, server=server, gateway=served, cluster=cluster, host=host, port=port, token_file=token_file)
+
+
+def _cluster(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> Look | None:
+    """Return what lists the cluster that was named; a file's faults are said at once, not on a page."""
+    from functools import partial
+
+    from strata.cluster.cache.gather import from_files, from_server
+
+    if snapshots:
+        from_files(snapshots)
+        return partial(from_files, snapshots)
+    if not kubeconfig and not context:
+        return None
+    need("lightkube", extra="cluster")
+
+    def look() -> Objects:
+        from strata.cluster.api.client import connect
+
+        with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
+            return from_server(api)
+
+    return look
 
 
 def _serve(
-    fleet: str, *, server: str, gateway: GatewayClient | None, host: str, port: int, token_file: str | None
-) -> None:
+    fleet: str, *, server: str, gateway: GatewayClient | None, cluster: Look | None, host: str, port: int,
+    token_file: str | None,
+) -> None:  # fmt: skip
     from starlette.applications import Starlette
 
     from strata.cli.tokens import read_token
@@ -75,7 +110,7 @@ def _serve(
         raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
     if fleet:
         load_fleet(fleet)  # its faults are said here, not on a page
-    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway)
+    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway, cluster)
     app: Any = Starlette(routes=routes(sources, token=token))
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
     guarded = SameOrigin(app, hosts=hosts_of(host, token=token))

@@ -32,6 +32,7 @@ PATHS: Final = {
         "post": "Submit a job: {document, texts}. 201 once it is on disk; ?strict=1 refuses one nobody can hold.",
     },
     "/v1/jobs/{name}": {"get": "One job, its attempts and decisions.", "delete": "Cancel it."},
+    "/v1/jobs/{name}/piece": {"get": "It as it was submitted: {document, texts}."},
     "/v1/jobs/{name}/prospects": {"get": "Why it could never run on this fleet, and what would help."},
     "/v1/jobs/{name}/logs": {"get": "What its ranks wrote, of the newest attempt; ?follow=1 until it is over."},
     "/v1/domains": {"get": "Domains as their drivers saw them last."},
@@ -59,6 +60,7 @@ def build(
         Route("/v1/jobs", api.submit, methods=["POST"]),
         Route("/v1/jobs/{name}", api.job, methods=["GET"]),
         Route("/v1/jobs/{name}", api.cancel, methods=["DELETE"]),
+        Route("/v1/jobs/{name}/piece", api.piece, methods=["GET"]),
         Route("/v1/jobs/{name}/prospects", api.prospects, methods=["GET"]),
         Route("/v1/jobs/{name}/logs", api.logs, methods=["GET"]),
         Route("/v1/domains", api.domains, methods=["GET"]),
@@ -98,6 +100,9 @@ class _Api:
 
     async def job(self, request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(job_view, self.daemon, request.path_params["name"]))
+
+    async def piece(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.daemon.store.piece, request.path_params["name"]))
 
     async def prospects(self, request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(prospects_view, self.daemon, request.path_params["name"]))

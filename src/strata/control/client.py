@@ -43,6 +43,11 @@ class Client(JsonClient):
         job: dict[str, Any] = self.json("GET", f"/v1/jobs/{quote(name, safe='')}")
         return job
 
+    def piece(self, name: str) -> dict[str, Any]:
+        """Return a job as it was submitted, which `job_of` reads."""
+        piece: dict[str, Any] = self.json("GET", f"/v1/jobs/{quote(name, safe='')}/piece")
+        return piece
+
     def domains(self) -> list[dict[str, Any]]:
         """Return the domains as their drivers saw them last."""
         domains: list[dict[str, Any]] = self.json("GET", "/v1/domains")

@@ -206,6 +206,15 @@ class Store(Database):
         with self._locked():
             return self._jobs(name)
 
+    def piece(self, job: str) -> dict[str, Any]:
+        """Return a job as it was submitted. Raises UsageError where there is none of that name."""
+        with self._locked():
+            row = self.rows.execute("SELECT piece FROM job WHERE name = ?", (job,)).fetchone()
+        if row is None:
+            raise UsageError(f"there is no job {job!r}", hint="strata jobs")
+        piece: dict[str, Any] = json.loads(row[0])
+        return piece
+
     def decisions(self, job: str, *, limit: int = 100) -> list[Kept]:
         """Return the newest decisions about a job, oldest first."""
         with self._locked():

@@ -57,6 +57,8 @@ def plan_points(
             f"<title>{safe(words)}</title></circle>"
         )
         if is_chosen:
-            body.append(text(x(plan["step_time_s"]) + 12, y(plan[axis]) - 9, "chosen", "small"))
+            at = x(plan["step_time_s"])
+            left, css = (-12, "small end") if at > _WIDTH - 70 else (12, "small")
+            body.append(text(at + left, y(plan[axis]) - 9, "chosen", css))
     title = f"{len(known)} plans, the time of a step against {_AXES[axis]}"
     return picture(body, width=_WIDTH, height=_HEIGHT, title=title, standalone=standalone)

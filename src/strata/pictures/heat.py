@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.pictures.svg import fitting, n, picture, safe, text
 
-_LEFT: Final = 200.0
+_LEFT: Final = 220.0
 _WIDTH: Final = 1100.0
 _MOST_DEVICES: Final = 5000
 """Drawn one by one; of a larger fleet nodes are."""

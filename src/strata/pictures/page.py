@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from strata import units
+from strata.pictures.delays import delay_lanes
 from strata.pictures.front import plan_points
 from strata.pictures.heat import acu_map
 from strata.pictures.labels import LABELS
@@ -44,6 +45,8 @@ def pictures(data: Mapping[str, Any]) -> dict[str, Callable[..., str]]:
             "map": partial(wan_map, data["domains"], data["links"]),
             "devices": partial(acu_map, data["domains"]),
         }
+    if data.get("lanes"):
+        return {"delays": partial(delay_lanes, data)}
     if data.get("pipelines"):
         return {"layers": partial(layer_ranges, data["pipelines"], num_layers=data["job"]["num_layers"])}
     if not data.get("plans"):
@@ -89,6 +92,7 @@ def prepare(env: Environment) -> None:
     env.globals |= {
         "labels": LABELS,
         "pictures": lambda data: {name: _safe(draw) for name, draw in pictures(data).items()},
+        "delay_lanes": _safe(delay_lanes),
         "wan_map": _safe(wan_map),
         "waterfall": _safe(waterfall),
     }

@@ -18,6 +18,7 @@ STYLE: Final = """
 .picture .edge{stroke:currentColor;stroke-width:.6;stroke-opacity:.6}
 .picture .strong{stroke:currentColor;stroke-width:2.5;fill:none}
 .picture .lane{fill:currentColor;fill-opacity:.07}
+.picture .pin{fill:currentColor;fill-opacity:.18}
 """
 """Both modes: everything that is no data has the colour of the text around the picture."""
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -16,20 +17,26 @@ from starlette.staticfiles import StaticFiles
 
 from strata.api.backends import by_events
 from strata.api.fleets import fleet_data
+from strata.api.inputs import JobLike
 from strata.api.loaded import of_plan
 from strata.api.plans import plan
 from strata.api.weighing import by_reward
 from strata.api.whatif import whatif
+from strata.control.jobfile import job_of
 from strata.errors import StrataError, UsageError
 from strata.files import Document, bundled_names, parse_document
 from strata.fleet.schema import BUNDLED_FLEETS
 from strata.history import Entry
+from strata.host.rollout.pictures import svg as histograms
+from strata.host.rollout.report import RolloutReport
 from strata.pictures.page import pictures
 from strata.pictures.waterfall import waterfall
 from strata.simulate.svg import svg
 from strata.training.plan.planfile import best_plan
 from strata.web.changes import Changes
+from strata.web.following import followed
 from strata.web.pages import STATIC, render, style
+from strata.web.search import Search, rows_of
 from strata.web.sources import Sources
 from strata.workload.schema import BUNDLED_JOBS
 
@@ -62,12 +69,17 @@ def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
         ("/serving/requests/{id}/waterfall.svg", pages.request_waterfall),
         ("/slices", pages.slices),
         ("/host", pages.host),
+        ("/host/rollouts", pages.rollout),
+        ("/host/rollouts/data.json", pages.rollout_data),
+        ("/host/rollouts/histograms.svg", pages.rollout_picture),
         ("/jobs/{name}", pages.job),
         ("/jobs/{name}/now", pages.job_body),
         ("/decisions", pages.decisions),
+        ("/decisions/of", pages.followed),
     ]
     all_routes: list[BaseRoute] = [Route(path, pages.guarded(handler), methods=["GET"]) for path, handler in paths]
     all_routes.append(Route("/plans/{id:int}/whatif", pages.guarded(pages.whatif), methods=["POST"]))
+    all_routes.append(Route("/jobs/{name}/whatif", pages.guarded(pages.job_whatif), methods=["POST"]))
     all_routes.append(Route("/jobs", pages.guarded(pages.submit), methods=["POST"]))
     all_routes.append(Route("/jobs/{name}/cancel", pages.guarded(pages.cancel), methods=["POST"]))
     all_routes.append(Route("/login", pages.login, methods=["GET", "POST"]))
@@ -90,7 +102,9 @@ class _Pages:
             try:
                 return await handler(request)
             except StrataError as error:
-                is_missing = any(words in str(error) for words in ("no decision", "there is no", "is unknown"))
+                is_missing = any(
+                    words in str(error) for words in ("no decision", "there is no", "no roll-out", "is unknown")
+                )
                 status = 404 if is_missing else 422
                 return page("fault.html", status=status, lines=error.lines(), place=request.url.path)
 
@@ -123,7 +137,7 @@ class _Pages:
         return StreamingResponse(self.changes.stream(), media_type="text/event-stream")
 
     async def job(self, request: Request) -> Response:
-        return page("job.html", place="/", job=await self._job(request))
+        return page("job.html", place="/", job=await self._job(request), fleet=self.sources.fleet)
 
     async def job_body(self, request: Request) -> Response:
         return page("job_body.html", job=await self._job(request))
@@ -146,11 +160,13 @@ class _Pages:
     async def fleet(self, request: Request) -> Response:
         name = self._known(request.query_params.get("fleet", self.sources.fleet), self._fleets())
         data = await run_in_threadpool(fleet_data, name) if name else None
+        cluster = await run_in_threadpool(self.sources.cluster_seen)
         return page(
             "fleet.html",
             place="/fleet",
             name=name,
             data=data,
+            cluster=cluster,
             fleets=self._fleets(),
             jobs=bundled_names(BUNDLED_JOBS),
         )
@@ -197,7 +213,26 @@ class _Pages:
         return await run_in_threadpool(self.sources.request, request.path_params["id"])
 
     async def host(self, request: Request) -> Response:
-        return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20])
+        rollouts = await run_in_threadpool(self.sources.rollouts)
+        return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20], rollouts=rollouts)
+
+    async def rollout(self, request: Request) -> Response:
+        report = await self._rollout(request)
+        return page(
+            "rollout.html",
+            place="/host",
+            report=report.to_dict(),
+            picture=Markup(histograms(report, standalone=False)),
+        )
+
+    async def rollout_data(self, request: Request) -> Response:
+        return JSONResponse((await self._rollout(request)).to_dict(with_ratios=True))
+
+    async def rollout_picture(self, request: Request) -> Response:
+        return Response(histograms(await self._rollout(request)), media_type="image/svg+xml")
+
+    async def _rollout(self, request: Request) -> RolloutReport:
+        return await run_in_threadpool(self.sources.rollout, request.query_params.get("name", ""))
 
     async def _of_kind(self, kind: str) -> list[Entry]:
         return await run_in_threadpool(lambda: self.sources.of_kind(kind, limit=_SHOWN))
@@ -241,45 +276,61 @@ class _Pages:
 
     async def whatif(self, request: Request) -> Response:
         entry = await self._entry(request)
-        settings = (await _form(request)).get("settings", "").split()
         inputs = entry.decision.get("inputs", {})
         if not {"fleet", "job"} <= inputs.keys():
             raise UsageError("this answer does not say which fleet and job it was made from")
+        link = {"address": f"/plans/{entry.id}", "name": entry.decision["name"]}
+        return await self._whatif(request, inputs["fleet"], inputs["job"], link)
+
+    async def job_whatif(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if not self.sources.fleet:
+            raise UsageError(f"which fleet {name} would be planned on was not said", hint="strata ui FLEET")
+        piece = await run_in_threadpool(self.sources.scheduler.piece, name)
+        training = job_of(piece, 0.0).training
+        return await self._whatif(
+            request, self.sources.fleet, training, {"address": f"/jobs/{quote(name, safe='')}", "name": name}
+        )
+
+    async def _whatif(self, request: Request, fleet: str, job: JobLike, link: dict[str, str]) -> Response:
+        settings = (await _form(request)).get("settings", "").split()
         if not settings:
             raise UsageError("nothing to change", hint="job.minimize=cost, or link.A-B.bandwidth=1Gbps")
-        data = await run_in_threadpool(
-            lambda: whatif(inputs["fleet"], inputs["job"], *settings, time_limit_s=_WHATIF_S)
-        )
-        return page("whatif.html", place="/plans", entry=entry, data=data, settings=settings)
+        data = await run_in_threadpool(lambda: whatif(fleet, job, *settings, time_limit_s=_WHATIF_S))
+        return page("whatif.html", place="/plans", link=link, data=data, settings=settings)
 
     async def slices(self, request: Request) -> Response:
         uses, faults = await run_in_threadpool(self.sources.slices, os.environ)
         return page("slices.html", place="/slices", uses=uses, faults=faults)
 
     async def decisions(self, request: Request) -> Response:
-        query = request.query_params.get("q", "")[:200]
+        search = Search.of_query(request.query_params)
         live, fault = await run_in_threadpool(self._decided)
+        cluster = await run_in_threadpool(self.sources.cluster_seen)
         entries = await run_in_threadpool(self.sources.entries)
-        items = [
-            {
-                "at_s": e.at_s,
-                "of": e.decision.get("name", e.kind),
-                "reasons": e.decision.get("reasons", []),
-                "id": e.id,
-            }
-            for e in entries
-        ]
-        items += [{"at_s": d["at_s"], "of": d["job"], "reasons": d["reasons"], "id": None} for d in live]
-        words = query.casefold().split()
-        shown = [item for item in items if all(word in _words(item) for word in words)]
-        shown.sort(key=lambda item: -float(item["at_s"]))
-        return page("decisions.html", place="/decisions", query=query, items=shown[:_SHOWN], fault=fault)
+        rows = rows_of(entries, live, cluster.claims if cluster else [])
+        return page(
+            "decisions.html",
+            place="/decisions",
+            search=search,
+            rows=search.matches(rows)[:_SHOWN],
+            tokens=sorted({reason["token"] for row in rows for reason in row.reasons}),
+            faults=[
+                *([f"The scheduler's are missing: {fault}"] if fault else []),
+                *(cluster.faults if cluster else []),
+            ],
+        )
 
     def _decided(self) -> tuple[list[dict[str, Any]], str]:
         try:
             return self.sources.scheduler.decisions(), ""
         except StrataError as error:
             return [], str(error)
+
+    async def followed(self, request: Request) -> Response:
+        name = request.query_params.get("name", "")
+        levels = await run_in_threadpool(followed, self.sources, name)
+        return page("followed.html", place="/decisions", fleet=self.sources.fleet, **levels)
 
 
 async def _style(_: Request) -> Response:
@@ -294,8 +345,3 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response:
 async def _form(request: Request) -> dict[str, str]:
     text = (await request.body()).decode("utf-8", "replace")
     return dict(parse_qsl(text, max_num_fields=8))
-
-
-def _words(item: dict[str, Any]) -> str:
-    reasons = " ".join(f"{reason['token']} {reason['text']}" for reason in item["reasons"])
-    return f"{item['of']} {reasons}".casefold()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,7 +41,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     prepare(env)
     env.globals |= {"places": PLACES, "version": __version__, "fragment": _fragment}
-    env.filters["at"] = _at
+    env.filters |= {"at": _at, "quoted": partial(quote, safe="")}
     return env
 
 

@@ -12,8 +12,12 @@ from strata.control.client import Client
 from strata.errors import StrataError, UsageError
 from strata.fleet.ledger import read_ledger
 from strata.history import Entry, History
+from strata.host.rollout.report import RolloutReport, report_of
+from strata.host.rollout.rollout import Rollout
+from strata.host.rollout.store import opened
 from strata.serving.gateway.client import GatewayClient
 from strata.slicing.ledger_directory import visible_ledgers
+from strata.web.cluster import Look, Seen, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,16 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the pages read. fleet: a file or a bundled one's name; scheduler: where `strata up` runs."""
+    """What the pages read. fleet: a file or a bundled one's name; scheduler: where `strata up` runs.
+
+    cluster: what lists a cluster's objects, None where none was named.
+    """
 
     history: Path
     scheduler: Client
     fleet: str = ""
     gateway: GatewayClient | None = None
+    cluster: Look | None = None
 
     def entries(self, *, limit: int = 500) -> list[Entry]:
         """Return this machine's newest plans and reports, newest first. Raises UsageError for a broken file."""
@@ -66,6 +74,29 @@ class Sources:
         with History(self.history) as history:
             return history.get(entry_id)
 
+    def rollouts(self) -> dict[str, float]:
+        """Return this machine's roll-outs and when each was last written, newest first. Raises as `entries`."""
+        if not self._rollouts.exists():
+            return {}
+        with opened(self._rollouts) as store:
+            return store.names()
+
+    def tried(self) -> list[Rollout]:
+        """Return the records of all roll-outs. Raises as `entries`."""
+        if not self._rollouts.exists():
+            return []
+        with opened(self._rollouts) as store:
+            return [store.get(name) for name in store.names()]
+
+    def rollout(self, name: str) -> RolloutReport:
+        """Return one roll-out, judged. Raises UsageError where there is none of that name."""
+        with opened(self._rollouts) as store:
+            return report_of(store.get(name))
+
+    @property
+    def _rollouts(self) -> Path:
+        return self.history.with_name("rollouts.db")
+
     def live(self) -> Live:
         """Ask the scheduler what it knows; that none answers is an answer."""
         try:
@@ -87,6 +118,10 @@ class Sources:
         if self.gateway is None:
             raise UsageError("there is no gateway to ask", hint="strata ui --gateway URL")
         return self.gateway.request(request_id)
+
+    def cluster_seen(self) -> Seen | None:
+        """Ask the cluster, where there is one, for its claims; that it does not answer is an answer."""
+        return seen(self.cluster)
 
     def slices(self, environment: Mapping[str, str]) -> tuple[list[Any], list[str]]:
         """Return the slices of this machine that this user may see, and what could not be read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREEMPTIBLE, PREFIX
@@ -154,13 +154,23 @@ def _is_held(placement: Placement, held: Mapping[str, frozenset[int]]) -> bool:
     return devices == held and all(pod.memory_bytes is None for pod in placement.pods)
 
 
+def _move(movable: Movable, after: Placement) -> dict[str, Any]:
+    return {
+        "gang": movable.gang,
+        "devices": sum(len(pod.devices) for pod in movable.placement.pods),
+        "costDeviceSeconds": movable.cost_device_s,
+        "nodes": sorted(set(after.nodes)),
+    }
+
+
 def room_by_moving(subject: str, proposal: Proposal) -> Reason:
-    """Return the reason that tells a proposal."""
+    """Return the reason that tells a proposal; its `moves` are as a claim's status has them."""
     data = {
         "gangs": first_of([movable.gang for movable, _ in proposal.moves], 4),
         "nodes": len(proposal.placement.nodes),
         "model": proposal.placement.model,
         "cost": proposal.cost_device_s,
+        "moves": [_move(movable, after) for movable, after in proposal.moves],
         "how": "the least" if proposal.is_least else "perhaps not the least",
     }
     return Reason("room-by-moving", subject, data)

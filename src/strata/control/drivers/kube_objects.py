@@ -28,7 +28,8 @@ ATTEMPT: Final = "strata/attempt"
 STARTED: Final = "strata/started"
 STOP: Final = "strata/stop"
 REFUSED: Final = "strata/refused"
-"""Annotations of the record: whose it is; that its Job was made; until when it may save; why it cannot run."""
+"""Annotations of the record: whose it is (its Job says so too); that its Job was made; until when it may save; why
+it cannot run."""
 
 FOLDER: Final = "/strata/part"
 CHECKPOINTS: Final = "/strata/checkpoints"
@@ -85,7 +86,7 @@ def service(name: str, labels: Mapping[str, str]) -> Object:
 
 def job(
     name: str, labels: Mapping[str, str], form: PodForm, *, command: Sequence[str],
-    nodes: Sequence[Sequence[int]], grace_s: float,
+    nodes: Sequence[Sequence[int]], grace_s: float, attempt: str = "",
 ) -> Object:  # fmt: skip
     """Return the indexed Job; a pod that fails ends it, and none is made anew: the scheduler makes an attempt.
 
@@ -126,15 +127,16 @@ def job(
         "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
     }
     own = dict(labels) | ({QUEUE_NAME: form.queue} if form.queue else {})
-    about: dict[str, Any] = {"name": name, "labels": own}
+    annotations = {ATTEMPT: attempt} if attempt else {}
     if form.card:
         own[MANAGED] = "true"
-        about["annotations"] = {
+        annotations |= {
             PREFIX + "accelerator": form.card,
             PREFIX + "devices": str(most),
             PREFIX + "substitution": "never",
             PREFIX + "code-image": form.image,
         }
+    about = {"name": name, "labels": own} | ({"annotations": annotations} if annotations else {})
     return {"metadata": about, "spec": spec}
 
 

@@ -47,7 +47,9 @@ def kube_part(
     form = PodForm(
         entry.image, entry.resource, entry.claim, entry.queue, entry.nodes, card if entry.managed else None
     )
-    job = objects.job(name, labels, form, command=start.spec.command, nodes=nodes, grace_s=grace_s)
+    job = objects.job(
+        name, labels, form, command=start.spec.command, nodes=nodes, grace_s=grace_s, attempt=start.attempt.id
+    )
     return KubePart(record, objects.service(name, labels), job, fault)
 
 

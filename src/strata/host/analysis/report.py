@@ -26,6 +26,7 @@ from strata.host.analysis.findings.finding import (
     without,
 )
 from strata.host.analysis.findings.gpu_idle import idleness
+from strata.host.analysis.pool_lanes import pool_lanes, pool_of
 from strata.host.analysis.run_queue_delays import switch_outs
 from strata.host.analysis.sleeps import Sleeps, sleeps_of
 from strata.host.analysis.view import TraceView
@@ -146,7 +147,8 @@ class TraceReport:
             "switch_outs": switch_outs(trace, self.view.tasks, self.view.on_cpu),
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
-            "findings": [_finding(finding) for finding in self.findings],
+            "findings": [_finding(finding, trace.start_ns) for finding in self.findings],
+            "lanes": pool_lanes(self.view),
             "sleeps": [slept.to_dict() for slept in self.sleeps()],
             "num_threads": self.num_threads,
             "processes": [{**process.to_dict(), "job": process.job} for process in self._processes()],
@@ -162,10 +164,12 @@ class TraceReport:
         return [known[pid] for pid in sorted(pid for pid in pids if pid is not None) if pid in known]
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, start_ns: int) -> dict[str, Any]:
     gain, trust = predicted_gain(finding) or (None, None)
     gains = {"predicted_gain": None if gain is None else round(gain, 4), "gain_trust": trust and str(trust)}
-    return {**finding.to_dict(), **gains}
+    worst = [round((at_ns - start_ns) / 1e6, 3) for at_ns in finding.span_ns] if finding.span_ns else None
+    pool = pool_of(finding.thread) if finding.thread else None
+    return {**finding.to_dict(), "pool": pool, "worst_ms": worst, **gains}
 
 
 def report_of(view: TraceView, *, top: int | None = None) -> TraceReport:

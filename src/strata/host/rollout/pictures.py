@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from strata.host.rollout.report import RolloutReport, ratios
-from strata.pictures.svg import n, picture, rect
+from strata.pictures.svg import COLOURS, n, picture, rect
 from strata.pictures.svg import text as label
 
 BINS: Final = 21
@@ -17,7 +17,7 @@ BINS: Final = 21
 _BAR: Final = 30
 WIDTH, HEIGHT = 460, 260
 _LEFT, _TOP, _GAP = 50, 46, 60
-_AA, _AB = "#8a9099", "#1f4e9c"
+_AA, _AB = "#8a9099", COLOURS[4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def text(report: RolloutReport) -> list[str]:
     return lines
 
 
-def svg(report: RolloutReport) -> str:
-    """Return both figures as one SVG that needs nothing else."""
+def svg(report: RolloutReport, *, standalone: bool = True) -> str:
+    """Return both figures as one SVG. standalone: a document that needs nothing else."""
     aa, ab = ratios(report.verdict.aa), ratios(report.verdict.ab)
     bins = bins_of(aa, ab)
     low, high = bins.edges[0], bins.edges[-1]
@@ -96,4 +96,4 @@ def svg(report: RolloutReport) -> str:
             for at in (low, (1 + low) / 2, 1.0, (1 + high) / 2, high)
         ]
     size = {"width": right + WIDTH + 30, "height": floor + 30}
-    return picture(body, **size, title=f"{report.verdict.reason} ({plan.unit})", standalone=True)
+    return picture(body, **size, title=f"{report.verdict.reason} ({plan.unit})", standalone=standalone)

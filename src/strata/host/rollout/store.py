@@ -39,6 +39,10 @@ class Store:
             )
         return rollout
 
+    def names(self) -> dict[str, float]:
+        """Return the names of all roll-outs, and when each was last written, newest first."""
+        return {kind.removeprefix(_kind("")): at_s for kind, at_s in self._log.kinds().items()}
+
     def init(self, plan: RolloutPlan, rules: Rules, *, at_s: float) -> None:
         """Begin a roll-out. Raises UsageError where the name is taken: its record would mix with another's."""
         plan.check()

@@ -4,7 +4,18 @@
 async function fill(target, address) {
   const answer = await fetch(address);
   if (answer.ok) target.innerHTML = await answer.text();
+  reach();
 }
+
+// What scrolls sideways must be reached by keyboard, and what does not should not stop it.
+function reach() {
+  for (const wide of document.querySelectorAll("table, figure")) {
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+    else wide.removeAttribute("tabindex");
+  }
+}
+reach();
+addEventListener("resize", reach);
 
 for (const live of document.querySelectorAll("[data-live]")) {
   const events = new EventSource(live.dataset.live);

@@ -91,12 +91,23 @@ class ReasonStatus(Written):
     message: Annotated[str, Field(max_length=LONGEST_MESSAGE)]
 
 
+class MoveStatus(Written):
+    """A gang that could move so that this one fits: what it holds, what a move loses, and where it would go on."""
+
+    gang: Word
+    devices: Annotated[int, Field(ge=1)]
+    cost_device_seconds: Annotated[float, Field(ge=0)]
+    nodes: Annotated[list[Word], Field(max_length=MOST_NODES)] = Field(default=[])
+
+
 class DecisionStatus(Written):
     """Why the gang goes where it goes, or nowhere."""
 
     reasons: Annotated[list[ReasonStatus], Field(max_length=64)] = Field(default=[])
     trust: Grade
     inputs_digest: Word
+    moves: Annotated[list[MoveStatus], Field(max_length=64)] = Field(default=[])
+    """Of the reason `room-by-moving`, all of them together."""
 
 
 class NodeVerdict(Written):
@@ -122,6 +133,12 @@ class ClaimStatus(Written):
     nodes: Annotated[list[NodeVerdict], Field(max_length=MOST_NODES)] = Field(default=[])
     nodes_omitted: Annotated[int, Field(ge=0)] | None = None
     """How many more nodes there were."""
+
+
+class DecidedClaim(Written):
+    """The object as it is read by those who want to know what was decided."""
+
+    status: ClaimStatus
 
 
 class ComputeClaim(Written):

@@ -102,6 +102,8 @@ def claim_status(
         },
         "nodes": verdicts[:MOST_NODES],
     }
+    if moves := [move for reason in decision.reasons for move in reason.data.get("moves", ())]:
+        status["decision"]["moves"] = moves
     if len(verdicts) > MOST_NODES:
         left = {verdict["node"] for verdict in verdicts[MOST_NODES:]}
         status["nodesOmitted"] = len(left - {verdict["node"] for verdict in status["nodes"]})
