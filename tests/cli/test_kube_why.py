@@ -102,6 +102,19 @@ def test_what_was_decided_is_told_again_by_whatever_name(written, target):
     assert {one["node"] for one in said["nodes"]} == {"n0", "n2"}
 
 
+def test_who_could_move_is_said_gang_by_gang(written):
+    moving = {"gang": "Job/default/third", "devices": 3, "costDeviceSeconds": 552.0, "nodes": ["n1"]}
+    reason = {"token": "room-by-moving", "subject": "train", "message": "train: fits if others move"}
+    condition = {"type": "Routed", "status": "False", "reason": "GangFitsNowhere", "lastTransitionTime": AT}
+    decision = {"reasons": [reason], "trust": "measured", "inputsDigest": "", "moves": [moving]}
+    status = {"conditions": [condition], "decision": decision}
+    claim = typed(
+        kinds.COMPUTE_CLAIM, {"metadata": {"name": "job-train", "namespace": "default"}, "status": status}
+    )
+    said = data(written(job("train", devices=8, accelerator=A100), claim), "job/train")
+    assert said["moves"] == [{"gang": "Job/default/third", "devices": 3, "cost_device_s": 552, "nodes": ["n1"]}]
+
+
 def test_a_bare_pod_that_was_placed_says_where(written):
     index = cache_of(from_files([written()]), bundled_profiles()).index
     placement = decide(index, job_claim(read_job(job("x", devices=2)), {}), bundled_profiles()).choice

@@ -71,6 +71,15 @@ def _data(explanation: Answer) -> dict[str, Any]:
         "devices": status.get("devices"),
         "pods": [{"node": pod.node, "devices": list(pod.devices)} for pod in placement.pods] if placement else [],
         "reasons": list(decision.get("reasons") or ()),
+        "moves": [
+            {
+                "gang": move["gang"],
+                "devices": move["devices"],
+                "cost_device_s": move["costDeviceSeconds"],
+                "nodes": move.get("nodes", []),
+            }
+            for move in decision.get("moves") or ()
+        ],
         "nodes": list(status.get("nodes") or ()),
         "nodes_omitted": status.get("nodesOmitted", 0),
         "trust": decision.get("trust"),
