@@ -40,6 +40,7 @@ SAMPLES = {
     "pins-not-kept": {"pins": "tensor 8"},
     "not-asked": {"choice": "zero 3"},
     "node-too-small": {"ranks": 8, "devices": 4},
+    "dualpipev-needs": {"what": "two stages or more"},
     "no-stages-asked": {"domain": "West"},
     "pins-too-narrow": {"pins": "tensor 8, pipeline 4", "dropped": "pipeline"},
     "over-budget": {"cost": "$1.20", "limit": "$1.00"},

@@ -47,6 +47,7 @@ demand: {prompt: 256, output: 64}
 LAYOUTS: Final = {
     "interleaved": ("schedules: interleaved", "pipeline: 4, tensor: 1"),
     "zero-bubble": ("schedules: zb-h1", "pipeline: 4, tensor: 1"),
+    "folded": ("schedules: dualpipev", "pipeline: 2, tensor: 1"),
     "zero-2": ("zero: 2", "pipeline: 2, tensor: 2"),
     "fsdp": ("zero: 3", "pipeline: 1, tensor: 1"),
     "context": ("recompute: none", "context: 2, pipeline: 2, tensor: 1"),
@@ -99,6 +100,7 @@ READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
 REFUSED: Final = {
     **{(f"train-{name}", "chakra"): 3 for name in LAYOUTS},
     ("train-zero-bubble", "megatron"): 2,
+    **{("train-folded", target): 2 for target in ("megatron", "torchrun", "kueue", "kubernetes")},
     ("train-experts", "--given"): 2,  # of another model than the job that reads it
     ("train-experts", "--in-use"): 2,
     ("train-context", "torchrun"): 2,
@@ -181,6 +183,7 @@ def test_the_layouts_are_in_the_plans(folder: Path) -> None:
     plans = {name: json.loads((folder / f"train-{name}.json").read_text())["plans"][0]["plan"] for name in LAYOUTS}
     assert plans["interleaved"]["virtual_stages"] > 1
     assert plans["zero-bubble"]["schedule"] == "zb-h1"
+    assert plans["folded"]["schedule"] == "dualpipev"
     assert [stage["context_parallel"] for stage in plans["context"]["pipelines"][0]["stages"]] == [2, 2]
     assert plans["experts"]["expert_parallel"] == 4
     assert (plans["zero-2"]["zero_stage"], plans["fsdp"]["zero_stage"]) == (2, 3)

@@ -180,6 +180,21 @@ def test_an_interleaved_stage_of_a_mixed_model_holds_the_layers_of_its_chunks():
         assert found == pytest.approx(2 * asked.layers.params[held].sum() + kept + logits + whole)
 
 
+def test_a_folded_stage_holds_one_copy_of_its_two_chunks_the_first_one_embedding_and_head():
+    table = layer_table(model("llama-3.1-8b"), 512)
+    step = StepModel(fleet(domain("a", 4)), job(table, batch=8))
+    stages = tuple(Stage("a", 9 * s - (s > 2), 9 - (s > 1), 1, 3 - s) for s in range(4))
+    folded = TrainingPlan((Pipeline(stages, 1, 8),), 1, Schedule.DUAL_PIPE_V, virtual_stages=2)
+    held = [[*first, *later] for first, later in folded.held_layers(folded.pipelines[0])]
+    assert sorted(layer for layers in held for layer in layers) == list(range(34))
+    assert {0, 33} < set(held[0])
+    for stage, own in zip(stages, held, strict=True):
+        found = step.stage_memory_bytes(folded, folded.pipelines[0], stage) - FIXED_BYTES
+        kept = table.activation_bytes[own].sum() * 4.5
+        logits = 2 * 4 * 512 * 128256 if 33 in own else 0.0
+        assert found == pytest.approx(16 * table.params[own].sum() + kept + logits)
+
+
 def test_diloco_keeps_the_parameters_of_the_last_sum_and_an_outer_momentum():
     """arXiv 2311.08105, algorithm 1: both in fp32, sharded as the optimizer's state is."""
     assert state_bytes(job(), 1.0, shards=4, zero_stage=0, holds_outer=True) == 16 + 8
@@ -189,16 +204,17 @@ def test_diloco_keeps_the_parameters_of_the_last_sum_and_an_outer_momentum():
 @given(st.sampled_from(Schedule), st.integers(1, 6), st.integers(1, 8), st.integers(1, 4), st.integers(0, 3))
 def test_memory_counts_what_the_order_of_work_holds_at_its_peak(schedule, stages, groups, chunks, deeper):
     """An interleaved stage holds more than 1F1B's warm-up and one: the review's 405B held 47.5 for 32."""
-    is_interleaved = schedule is Schedule.INTERLEAVED
-    count = stages * groups if is_interleaved else groups
+    is_interleaved, is_folded = schedule is Schedule.INTERLEAVED, schedule is Schedule.DUAL_PIPE_V
+    count = 2 * stages + groups if is_folded else stages * groups if is_interleaved else groups
+    chunks = 2 if is_folded else chunks if is_interleaved else 1
     warmups = [count - 1 if schedule is Schedule.GPIPE else s + deeper for s in reversed(range(stages))]
     pipeline = Pipeline(tuple(Stage("a", s, 1, 1, warmups[s]) for s in range(stages)), 1, count)
-    plan = TrainingPlan((pipeline,), 1, schedule, virtual_stages=chunks if is_interleaved else 1)
+    plan = TrainingPlan((pipeline,), 1, schedule, virtual_stages=chunks)
     # Weight gradients need the activations; where they are apart, a backward frees nothing.
-    frees = SpanKind.WEIGHT if schedule is Schedule.ZERO_BUBBLE else SpanKind.BACKWARD
+    frees = SpanKind.WEIGHT if schedule is Schedule.ZERO_BUBBLE or is_folded else SpanKind.BACKWARD
     for s, order in enumerate(orders(plan, pipeline)):
         held, most = 0, 0
         for work in order:
-            held += (work.kind is SpanKind.FORWARD) - (work.kind is frees)
+            held += (work.kind is SpanKind.FORWARD) - (work.kind is frees or work.is_whole)
             most = max(most, held)
         assert most_in_flight(plan, pipeline, s) == most / plan.virtual_stages

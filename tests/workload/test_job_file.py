@@ -363,6 +363,22 @@ def test_a_layout_that_does_not_divide_is_refused_where_it_stands(faults, parall
     assert faults(f"{JOB}parallel: {parallel}\n") == [fault]
 
 
+@pytest.mark.parametrize(
+    ("parallel", "fault"),
+    [
+        ("{virtual_stages: 3}", "parallel.virtual_stages: dualpipev has 2 chunks a stage"),
+        ("{pipeline: 1}", "parallel.pipeline: dualpipev needs two stages or more"),
+        ("{pipeline: 4, data: 16}", "parallel.pipeline: dualpipev takes two microbatches a stage, and a copy "
+         "has at most 4"),
+    ],
+)  # fmt: skip
+def test_what_a_folded_pipeline_cannot_be_is_refused_where_it_stands(faults, parallel, fault):
+    folded = JOB.replace("sequence: 1024", "sequence: 1024, schedules: dualpipev")
+    assert folded != JOB
+    found = faults(f"{folded}parallel: {parallel}\n")
+    assert [line.partition(": ")[2] for line in found if "dualpipev" in line] == [fault]
+
+
 def test_pieces_and_experts_that_do_not_divide_are_refused_with_degrees_that_do(written):
     mixture = JOB.replace("gpt2", "qwen3-30b-a3b")
     for parallel, near in (

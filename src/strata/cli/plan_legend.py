@@ -12,6 +12,7 @@ SCHEDULES: Final[Mapping[str, str]] = {
     "1f1b-la": "a forward and a backward in turn, enough ahead to hide link latency",
     "gpipe": "all forwards of a step, then all backwards",
     "zb-h1": "1f1b whose weight gradients fill the bubbles (zero bubble)",
+    "dualpipev": "down all stages and back; forwards and backwards overlap",
     "interleaved": "1f1b on so many chunks of layers a stage",
 }
 

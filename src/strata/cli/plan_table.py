@@ -110,7 +110,7 @@ def _inner(plan: dict[str, Any]) -> str:
     if plan["plan"]["expert_parallel"] > 1:
         parts[0] += f" ep{plan['plan']['expert_parallel']}"
     chunks = plan["plan"]["virtual_stages"]
-    schedule = f"{plan['schedule']} x{chunks}" if chunks > 1 else plan["schedule"]
+    schedule = f"interleaved x{chunks}" if plan["schedule"] == "interleaved" else plan["schedule"]
     parts.append(f"mb{plan['microbatch_size']}x{plan['microbatches']} {schedule}")
     if plan["recompute"] != "none":
         parts.append(_recomputed(plan["plan"]))
@@ -237,7 +237,9 @@ def _why_not(data: dict[str, Any]) -> Shown:
 
 
 def _next(data: dict[str, Any], saved: str | None) -> Shown:
-    if saved:
+    if saved and data["plans"][0]["schedule"] == "dualpipev":  # no export runs it
+        yield f"next: strata explain {saved}   or: strata simulate {saved} --backend events"
+    elif saved:
         target = "torchrun" if context_degrees(data["plans"][0]) == [1] else "megatron"
         yield f"next: strata explain {saved}   or: strata export {saved} --to {target}"
     else:

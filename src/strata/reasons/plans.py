@@ -45,6 +45,10 @@ PLANS: Final[Meanings] = {
     "warmup-rises": Meaning("warm-ups {warmup} do not fall from stage to stage",
         "A stage must have more forwards in flight than the next one, or it would wait for itself.",
         "Use the classic warm-ups: S-1 for the first of S stages, 0 for the last."),
+    "dualpipev-needs": Meaning("dualpipev needs {what}",
+        "Microbatches go down all stages and back up through a second chunk of layers of each: a wide-area link "
+        "would be crossed twice, and as many microbatches as chunks are on their way before the first backward.",
+        "Use fewer stages or smaller microbatches in one domain, or another schedule."),
     "no-sum-between": Meaning("{count} pipelines have no links to sum their gradients over",
         "Pipelines in several domains sum their gradients over links that the fleet does not have.",
         "Add links to the fleet file, or use fewer domains."),

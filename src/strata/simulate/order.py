@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from strata.errors import UsageError
 from strata.simulate.timeline import SpanKind
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
@@ -14,19 +16,27 @@ KINDS: Final = (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT)
 """What a stage does with a microbatch."""
 
 
-ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.DUAL_PIPE_V)
 """Schedules whose orders depend on the numbers of stages, microbatches and chunks alone."""
 
 
 class StageWork(NamedTuple):
     """One operation on a microbatch by one chunk of a stage's layers (0 unless interleaved).
 
-    A backward is the gradients of inputs and weights, or of inputs alone where the order has weights apart.
+    A backward is the gradients of inputs and weights, or of inputs alone where the order has weights apart and it
+    is not `is_whole`. is_beside: a forward that is done together with the backward that follows it in the order.
     """
 
     kind: SpanKind
     microbatch: int
     chunk: int = 0
+    is_whole: bool = False
+    is_beside: bool = False
+
+    @property
+    def bare(self) -> StageWork:
+        """What is done, however."""
+        return StageWork(self.kind, self.microbatch, self.chunk)
 
 
 def orders(plan: TrainingPlan, pipeline: Pipeline) -> list[list[StageWork]]:
@@ -44,14 +54,28 @@ def fixed_orders(
     """Return what each stage does in turn under a schedule that leaves no choice (`ORDERED`)."""
     if schedule is Schedule.INTERLEAVED:
         return tuple(tuple(interleaved(i, stages, microbatches, chunks)) for i in range(stages))
+    if schedule is Schedule.DUAL_PIPE_V:
+        return tuple(tuple(dual_pipe_v(i, stages, microbatches)) for i in range(stages))
     return tuple(tuple(zero_bubble(i, stages, microbatches)) for i in range(stages))
 
 
-def target(stage: int, work: StageWork, *, stages: int, chunks: int) -> tuple[int, StageWork] | None:
-    """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
+def target(
+    stage: int, work: StageWork, *, stages: int, chunks: int, is_folded: bool = False
+) -> tuple[int, StageWork] | None:
+    """Return which stage waits for the result of `work`, and for what (`bare`); None at either end of the model.
+
+    is_folded: the second chunks lie in the stages' reverse order, the last stage's next to its first one.
+    """
     if work.kind is SpanKind.WEIGHT:
         return None
     forward = work.kind is SpanKind.FORWARD
+    work = work.bare
+    if is_folded:
+        place = (stage if work.chunk == 0 else 2 * stages - 1 - stage) + (1 if forward else -1)
+        if not 0 <= place < 2 * stages:
+            return None
+        chunk = int(place >= stages)
+        return 2 * stages - 1 - place if chunk else place, work._replace(chunk=chunk)
     to, chunk = stage + (1 if forward else -1), work.chunk
     if not 0 <= to < stages:
         to, chunk = to % stages, chunk + (1 if forward else -1)
@@ -103,13 +127,69 @@ def zero_bubble(stage: int, stages: int, microbatches: int) -> list[StageWork]:
     return split + last[microbatches - late :]
 
 
+def dual_pipe_v(stage: int, stages: int, microbatches: int) -> list[StageWork]:
+    """Return the order of a stage under DualPipeV: a forward of one chunk beside a backward of the other.
+
+    DualPipe (DeepSeek-V3, arXiv 2412.19437 §3.2.1) cut in half, so that each stage has its own parameters alone:
+    the eight steps of `dualpipev.py` in github.com/deepseek-ai/DualPipe. Raises UsageError for fewer microbatches
+    than two a stage.
+    """
+    if microbatches < 2 * stages:
+        raise UsageError(
+            f"dualpipev takes two microbatches a stage: {microbatches} are fewer than {2 * stages}",
+            hint="fewer stages or copies, or smaller microbatches",
+        )
+    order, apart = list[StageWork](), deque[StageWork]()
+    forwards, backwards = [0, 0], [0, 0]
+
+    def forward(chunk: int, *, is_beside: bool = False) -> None:
+        order.append(StageWork(SpanKind.FORWARD, forwards[chunk], chunk, is_beside=is_beside))
+        forwards[chunk] += 1
+
+    def backward(chunk: int, *, is_whole: bool = True) -> None:
+        order.append(StageWork(SpanKind.BACKWARD, backwards[chunk], chunk, is_whole=is_whole))
+        if not is_whole:
+            apart.append(StageWork(SpanKind.WEIGHT, backwards[chunk], chunk))
+        backwards[chunk] += 1
+
+    after = stages - 1 - stage
+    for _ in range(2 * after):
+        forward(0)
+    for _ in range(stage + 1):
+        forward(0)
+        forward(1)
+    for _ in range(after):
+        backward(1, is_whole=False)
+        order.append(apart.popleft())
+        forward(1)
+    for pair in range(microbatches - 2 * stages + stage + 1):
+        # The last stage's first two are apart, as there: together they would end later than the backward must.
+        forward(0, is_beside=pair > 0 or after > 0)
+        backward(1)
+        forward(1, is_beside=True)
+        backward(0)
+    for _ in range(after):
+        backward(1)
+        forward(1, is_beside=True)
+        backward(0)
+    for place in range(2 * (stage + 1)):
+        backward(1 - place % 2, is_whole=place <= stage)
+    for _ in range(after):
+        order.append(apart.popleft())
+        backward(0, is_whole=False)
+    return [*order, *apart]
+
+
 def most_in_flight(plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
     """Return the microbatches whose activations a stage holds at its peak, a chunk of v being one v-th of one.
 
     All schedules begin with some forwards and then take one forward and one backward in turn, so the peak is what
     they begin with and one more, as far as there are so many (arXiv 2104.04473 §2.2). Weight gradients that come
-    later keep activations longer: all stages of ZB-H1 hold what the first one does (arXiv 2401.10241 §2.1).
+    later keep activations longer: all stages of ZB-H1 hold what the first one does (arXiv 2401.10241 §2.1). Under
+    DualPipeV all hold 2 S + 1 chunks of one half (the table in its repository).
     """
+    if plan.schedule is Schedule.DUAL_PIPE_V:
+        return len(pipeline.stages) + 0.5
     if plan.schedule is Schedule.ZERO_BUBBLE:
         return min(len(pipeline.stages), pipeline.microbatches)
     if plan.schedule is not Schedule.INTERLEAVED:

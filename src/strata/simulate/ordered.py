@@ -1,11 +1,11 @@
 """Step time of pipelines whose stages go through any fixed orders of work, exactly, many at once.
 
 `pipeline.recurrence_s` is for one forward and one backward in turn; here the orders are those of `order.orders`:
-interleaved chunks, and backwards split into input and weight gradients. An operation starts when its stage has
-done the one before and what it needs has arrived; a link serves the messages of one stage and direction in the
-order they are sent. Which operation waits for which depends on the numbers of stages, microbatches and chunks
-alone: it is worked out once, in levels whose operations do not wait for each other, and each level is done for all
-pipelines.
+interleaved chunks, backwards split into input and weight gradients, and forwards beside backwards. An operation
+starts when its stage has done the one before and what it needs has arrived; a link serves the messages of one
+stage and direction in the order they are sent. Which operation waits for which depends on the numbers of stages,
+microbatches and chunks alone: it is worked out once, in levels whose operations do not wait for each other, and
+each level is done for all pipelines.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ MOST_WORK: Final = 1 << 14
 
 _CELLS: Final = 1 << 22
 
+_WHOLE: Final = len(KINDS)
+_BESIDE: Final = _WHOLE + 1
+_NOTHING: Final = -1
+"""Rows of what operations take beside those of KINDS: whole backwards, forwards beside one, and none."""
+
 Orders = tuple[tuple[StageWork, ...], ...]
 
 
@@ -36,7 +41,7 @@ class Wires:
     """How long messages take, arrays [P, W] of wires: serialisation and one-way latency [s].
 
     Wire 2 i leads from stage i to the next, and from the last to the first; wire 2 i + 1 to the one before, and
-    from the first to the last.
+    from the first to the last. Inside a stage nothing is sent.
     """
 
     serial_s: Floats
@@ -56,16 +61,19 @@ class _Level:
     sent_before: Ints
 
 
-def ordered_s(busy_s: Floats, wires: Wires, orders: Orders, *, check: Check = unlimited) -> Floats:
-    """Return the step time of each pipeline [P] whose stages do `orders`.
+def ordered_s(
+    busy_s: Floats, wires: Wires, orders: Orders, *, is_folded: bool = False, check: Check = unlimited
+) -> Floats:
+    """Return the step time of each pipeline [P] whose stages do `orders`, folded as `order.target` says.
 
-    `busy_s` [P, 3, S]: seconds of one forward, one backward and one weight gradient of a chunk. What `check`
-    raises ends the work.
+    `busy_s` [P, 3, S]: seconds of one forward, one backward and one weight gradient of a chunk; folded [P, 5, S]:
+    those of a whole backward and of a forward beside one, too. What `check` raises ends the work.
     """
-    levels, count = _levels(orders)
+    levels, count = _levels(orders, is_folded)
     plans, step_s = len(busy_s), np.zeros(len(busy_s))
-    busy = busy_s.reshape(plans, -1).T
-    serial, latency = wires.serial_s.T, wires.latency_s.T
+    none = np.zeros((1, plans))
+    busy = np.concatenate([busy_s.reshape(plans, -1).T, none])
+    serial, latency = (np.concatenate([each.T, none]) for each in (wires.serial_s, wires.latency_s))
     rows = max(1, _CELLS // count)
     for first in range(0, plans, rows):
         check()
@@ -108,41 +116,55 @@ def _run(levels: Sequence[_Level], count: int, busy: Floats, serial: Floats, lat
 
 
 @lru_cache(maxsize=256)
-def _levels(orders: Orders) -> tuple[list[_Level], int]:
-    """Return the operations in levels, and how many there are."""
+def _levels(orders: Orders, is_folded: bool) -> tuple[list[_Level], int]:
+    """Return the operations in levels, and how many there are.
+
+    A backward beside a forward is three: one that waits, the forward that takes the time of both, one that sends.
+    """
     stages = len(orders)
     chunks = 1 + max(work.chunk for order in orders for work in order)
-    numbers = {
-        (stage, work): number
-        for number, (stage, work) in enumerate(((s, w) for s, order in enumerate(orders) for w in order), 1)
-    }
+    done: dict[tuple[int, StageWork], int] = {}
+    waiting: dict[tuple[int, StageWork], int] = {}
     # Lists: NumPy takes ten times as long for one number at a time.
-    rows = [[0] * 7 for _ in range(len(numbers) + 1)]
-    level = [1] + [0] * len(numbers)
-    last_sent: dict[tuple[int, SpanKind, int], int] = {}
+    rows, left = [[0] * 7], list[list[int]]()
+
+    def add(work: int, before: int) -> int:
+        rows.append([len(rows), work, before, 0, 0, 0, 0])
+        return len(rows) - 1
+
     for stage, order in enumerate(orders):
-        before = 0
+        before, first = 0, len(rows)
+        for place, work in enumerate(order):
+            if work.is_beside:
+                waiting[stage, order[place + 1].bare] = before = add(_NOTHING, before)
+            at = stage, work.bare
+            if at in waiting:
+                done[at] = before = add(_NOTHING, before)
+                continue
+            kind = _BESIDE if work.is_beside else _WHOLE if work.is_whole else KINDS.index(work.kind)
+            done[at] = waiting[at] = before = add(kind * stages + stage, before)
+        left.append(list(range(len(rows) - 1, first - 1, -1)))
+    last_sent: dict[tuple[int, SpanKind | None, int], int] = {}
+    for stage, order in enumerate(orders):
         for work in order:
-            number = numbers[stage, work]
-            row = rows[number]
-            row[:3] = number, KINDS.index(work.kind) * stages + stage, before
-            before = number
-            to = target(stage, work, stages=stages, chunks=chunks)
+            to = target(stage, work, stages=stages, chunks=chunks, is_folded=is_folded)
             if to is None:
                 continue
-            wire = 2 * stage + (work.kind is SpanKind.BACKWARD)
-            way = (stage, work.kind, to[0])
-            row[5:] = wire, last_sent.get(way, 0)
-            rows[numbers[to]][3:5] = number, wire
+            number = done[stage, work.bare]
+            back = to[0] < stage if is_folded else work.kind is SpanKind.BACKWARD
+            wire = -1 if to[0] == stage else 2 * stage + back
+            way = (stage, None if is_folded else work.kind, to[0])
+            rows[number][5:] = wire, last_sent.get(way, 0)
+            rows[waiting[to]][3:5] = number, wire
             last_sent[way] = number
-    left = [[numbers[stage, work] for work in reversed(order)] for stage, order in enumerate(orders)]
+    level = [1] + [0] * (len(rows) - 1)
     while any(left):
         moved = False
         for numbers_left in left:
             while numbers_left:
                 number = numbers_left[-1]
-                _, _, after, needs, _, _, sent_before = rows[number]
-                waits = level[after], level[needs], level[sent_before]
+                _, _, after_row, needs, _, _, sent_before = rows[number]
+                waits = level[after_row], level[needs], level[sent_before]
                 if not all(waits):
                     break
                 level[numbers_left.pop()] = 1 + max(waits)
@@ -151,4 +173,4 @@ def _levels(orders: Orders) -> tuple[list[_Level], int]:
     every, levels = np.array(rows, dtype=np.int64), np.array(level)
     by_level = np.argsort(levels[1:], kind="stable") + 1
     cuts = np.flatnonzero(np.diff(levels[by_level])) + 1
-    return [_Level(*every[part].T) for part in np.split(by_level, cuts)], len(numbers)
+    return [_Level(*every[part].T) for part in np.split(by_level, cuts)], len(rows) - 1

@@ -54,22 +54,25 @@ class PipelineTimes:
 
 
 def operations_s(plan: TrainingPlan, times: PipelineTimes) -> Floats:
-    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk."""
+    """Return [3, S] how long a stage takes for a forward, a backward and a weight gradient of one chunk, or [5, S]
+    (see `ordered.ordered_s`)."""
     return split_work_s(plan, *(np.array(each) for each in (times.forward_s, times.backward_s, times.useful_s)))
 
 
 def split_work_s(plan: TrainingPlan, forward: Floats, backward: Floats, useful: Floats) -> Floats:
-    """Return `operations_s` of whole stages [..., S] as [..., 3, S].
+    """Return `operations_s` of whole stages [..., S] as [..., 3, S], or [..., 5, S].
 
     Where weight gradients are apart they take a third of the useful work, as a forward does: each matrix is
     multiplied with once forward and twice backward (arXiv 2401.10241 §2). A profile may have shorter backwards: of
     those at most half.
     """
     weight = np.zeros_like(forward)
-    if plan.schedule is Schedule.ZERO_BUBBLE:
+    if plan.schedule in (Schedule.ZERO_BUBBLE, Schedule.DUAL_PIPE_V):
         weight = np.minimum(useful / 3, backward / 2)
-    chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
-    return np.stack([forward, backward - weight, weight], axis=-2) / chunks
+    each = [forward, backward - weight, weight]
+    if plan.schedule is Schedule.DUAL_PIPE_V:
+        each += [backward, forward + backward]
+    return np.stack(each, axis=-2) / (plan.virtual_stages if plan.schedule in ORDERED else 1)
 
 
 def wrap_hop(cuts: Sequence[Hop]) -> Hop:
@@ -103,7 +106,10 @@ def pipelines_s(
             step_s[members] = _ordered_s([pieces[i] for i in members], own, check)
         elif schedule:
             work = np.array([operations_s(pieces[i][0], times[i]) for i in members])
-            step_s[members] = screening.ordered_bound_s(stack(own), counts, chunks, work[:, 2] * chunks)
+            if schedule == Schedule.DUAL_PIPE_V:
+                step_s[members] = screening.folded_bound_s(stack(own), counts, work[:, 2] * chunks)
+            else:
+                step_s[members] = screening.ordered_bound_s(stack(own), counts, chunks, work[:, 2] * chunks)
         elif length == 0:
             step_s[members] = _recurrences_s([pieces[i][1] for i in members], own, check)
         elif exact and length == 1:
@@ -149,7 +155,8 @@ def in_order_s(
     def taking(count: int) -> Floats:
         check()
         every = fixed_orders(plan.schedule, len(pipeline.stages), count, plan.virtual_stages)
-        return ordered_s(busy_s, wires, every, check=check)
+        is_folded = plan.schedule is Schedule.DUAL_PIPE_V
+        return ordered_s(busy_s, wires, every, is_folded=is_folded, check=check)
 
     group = len(pipeline.stages)
     most = max(4, MOST_WORK // (6 * group * plan.virtual_stages) // group // 2 * 2) * group

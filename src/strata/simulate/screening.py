@@ -112,6 +112,20 @@ def ordered_bound_s(times: StageTimes, microbatches: int | Array, virtual_stages
     return xp.maximum(by_stage, path + xp.maximum(paced, waited))
 
 
+def folded_bound_s(times: StageTimes, microbatches: int | Array, weight_s: Array) -> Array:
+    """Return what DualPipeV cannot beat [P], with weight gradients [P, S] of a microbatch.
+
+    A stage starts when the first half of the first microbatch has come down to it, then works M (f + b); and one
+    microbatch goes through all halves, down and back, with the gradients of inputs at least.
+    """
+    xp = array_namespace(times.forward_s)
+    count = xp.asarray(microbatches, dtype=times.forward_s.dtype, device=device(times.forward_s))
+    work = times.forward_s + times.backward_s
+    before = (xp.cumulative_sum(times.forward_s, axis=1) - times.forward_s) / 2
+    by_stage = xp.max(before + work * xp.reshape(count, (-1, 1)), axis=1)
+    return xp.maximum(by_stage, path_s(times) - xp.sum(weight_s, axis=1))
+
+
 def path_s(times: StageTimes) -> Array:
     """Return the time [P] of one microbatch alone: down all stages and links, and back."""
     xp = array_namespace(times.forward_s)

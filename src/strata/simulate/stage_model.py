@@ -10,11 +10,12 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.copies import CopyExchange, copy_exchange, shared_weights
+from strata.simulate.folded import folded_job, unfolded
 from strata.simulate.memory import StageShape, held_bytes, kept_bytes
 from strata.simulate.pipeline_times import PipelineTimes
 from strata.simulate.splitting import offload_s, with_exchanges
 from strata.simulate.traffic import hops
-from strata.workload.job import ContextExchange, Recompute, TrainingJob
+from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
@@ -27,6 +28,7 @@ class StageModel:
         self._like: dict[object, LayerSums | None] = {}
         self._exchanges: dict[object, CopyExchange] = {}
         self._held: dict[tuple[StageShape, range], float] = {}
+        self._folds: dict[tuple[int, ...], StageModel] = {}
 
     def layers(
         self,
@@ -83,6 +85,8 @@ class StageModel:
 
     def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
         stage, shape = pipeline.stages[position], StageShape.of(plan, pipeline, position)
+        if plan.schedule is Schedule.DUAL_PIPE_V:
+            return held_bytes(self.job, plan.held_layers(pipeline)[position], shape=shape)
         if plan.virtual_stages == 1 or self.job.layers.is_even:
             held = range(stage.first_layer, stage.first_layer + stage.num_layers)
             if (shape, held) not in self._held:
@@ -100,6 +104,8 @@ class StageModel:
 
     def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:
         """Return what one microbatch of one copy costs on each stage and each hop."""
+        if plan.schedule is Schedule.DUAL_PIPE_V:
+            return self._folded(plan, pipeline).times(unfolded(plan), pipeline)
         forward, backward, useful, update, sync, gather = [], [], [], 0.0, 0.0, 0.0
         devices, shards = pipeline.devices(), plan.state_shards(pipeline)
         for stage in pipeline.stages:
@@ -122,6 +128,13 @@ class StageModel:
         return PipelineTimes(
             tuple(forward), tuple(backward), tuple(useful), update, there, back, sync, gather
         )  # fmt: skip
+
+    def _folded(self, plan: TrainingPlan, pipeline: Pipeline) -> StageModel:
+        """Return the model of the job whose layers lie as the stages of a folded pipeline hold them."""
+        key = tuple(stage.num_layers for stage in pipeline.stages)
+        if key not in self._folds:
+            self._folds[key] = StageModel(self.fleet, folded_job(self.job, plan, pipeline))
+        return self._folds[key]
 
     def update_s(self, plan: TrainingPlan, stage: Stage, pipeline: Pipeline) -> float:
         """Return how long a stage of a pipeline updates its weights."""

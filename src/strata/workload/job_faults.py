@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from strata.errors import Fault
 from strata.files import Document
 from strata.workload.job import Schedule
-from strata.workload.job_entries import MAX_BATCH, TrainingJobFile
+from strata.workload.job_entries import MAX_BATCH, ParallelEntry, TrainingJobFile
 from strata.workload.model import ModelSpec
 from strata.workload.software_schema import SoftwareEntry
 
@@ -69,9 +69,12 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
     yield from _pieces(document, file, spec)
     yield from _stages(document, file, spec)
     chunks, schedules = parallel.virtual_stages or 1, file.train.schedules
-    if chunks > 1 and schedules is not None and Schedule.INTERLEAVED not in schedules:
+    folds = chunks == 2 and Schedule.DUAL_PIPE_V in (schedules or ())
+    if chunks > 1 and schedules is not None and Schedule.INTERLEAVED not in schedules and not folds:
         message = f"{chunks} chunks a stage need interleaved among train.schedules"
         yield document.fault(("parallel", "virtual_stages"), message)
+    if schedules == (Schedule.DUAL_PIPE_V,):
+        yield from _folded(document, parallel, batch)
     if chunks > 1 and chunks * max(2, parallel.pipeline or 2) > len(spec.kinds):
         message = f"more chunks than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
         yield document.fault(("parallel", "virtual_stages"), message)
@@ -84,6 +87,18 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
         each = f" on each of {parallel.data} copies" if parallel.data is not None else ""
         message = f"{parallel.microbatch} samples{each} are more than a global batch of {batch:g} sequences"
         yield document.fault(("parallel", "microbatch"), message)
+
+
+def _folded(document: Document, parallel: ParallelEntry, batch: float) -> Iterator[Fault]:
+    """Yield what is fixed and DualPipeV, the only schedule, cannot have."""
+    if parallel.virtual_stages not in (None, 2):
+        yield document.fault(("parallel", "virtual_stages"), "dualpipev has 2 chunks a stage")
+    if parallel.pipeline == 1:
+        yield document.fault(("parallel", "pipeline"), "dualpipev needs two stages or more")
+    count = batch // ((parallel.microbatch or 1) * (parallel.data or 1))
+    if parallel.pipeline is not None and count < 2 * parallel.pipeline:
+        message = f"dualpipev takes two microbatches a stage, and a copy has at most {count:g}"
+        yield document.fault(("parallel", "pipeline"), message)
 
 
 def _stages(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Iterator[Fault]:

@@ -155,8 +155,10 @@ class TrainingPlan:
         Interleaved, the model runs through all stages once a chunk (arXiv 2104.04473 §2.2), so a stage's layers
         lie in v places, whatever its `first_layer`: its transformer layers are shared out evenly. The first chunk
         of the first stage has the embedding too and the last of the last stage the head: these get no layer that
-        is left over.
+        is left over. Under DualPipeV the model runs down the stages and back up, and the first has both.
         """
+        if self.schedule is Schedule.DUAL_PIPE_V:
+            return _folded_layers([stage.num_layers for stage in pipeline.stages])
         if self.virtual_stages == 1:
             return tuple((range(s.first_layer, s.first_layer + s.num_layers),) for s in pipeline.stages)
         counts = [stage.num_layers for stage in pipeline.stages]
@@ -262,6 +264,17 @@ class TrainingPlan:
         rest["schedule"], rest["recompute"] = Schedule(rest["schedule"]), Recompute(rest["recompute"])
         rest["context_exchange"] = ContextExchange(rest.get("context_exchange", ContextExchange.RING))
         return cls(pipelines=pipelines, **rest)
+
+
+def _folded_layers(counts: list[int]) -> tuple[tuple[range, ...], ...]:
+    """Return the layers of both chunks of each stage, the first one's embedding and head beside equal halves."""
+    ends = [1] + [0] * (len(counts) - 1)
+    later = [(count - 2 * end) // 2 + end for count, end in zip(counts, ends, strict=True)]
+    first, chunks = 0, []
+    for size in (*(count - back for count, back in zip(counts, later, strict=True)), *later[::-1]):
+        chunks.append(range(first, first + size))
+        first += size
+    return tuple((chunks[s], chunks[-1 - s]) for s in range(len(counts)))
 
 
 def _first(*values: int | None) -> int | None:

@@ -307,6 +307,13 @@ def test_weight_gradients_apart_are_refused():
         launched(plan(17, 17, schedule=Schedule.ZERO_BUBBLE), planned("llama-3.1-8b"))
 
 
+def test_a_folded_pipeline_is_refused_with_what_runs_it():
+    folded = replace(plan(17, 17, schedule=Schedule.DUAL_PIPE_V), virtual_stages=2)
+    with pytest.raises(UsageError, match=r"Megatron has no such schedule") as caught:
+        launched(folded, planned("llama-3.1-8b"))
+    assert "ScheduleDualPipeV" in str(caught.value.hint)
+
+
 def test_every_option_of_the_file_is_given_in_some_case():
     used = {word for chosen, job in CASES.values() for word in words(launched(chosen, job))}
     assert used & set(OPTIONS) == set(OPTIONS)

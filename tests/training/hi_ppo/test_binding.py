@@ -23,7 +23,7 @@ from strata.training.hi_ppo.binding import (
 from strata.training.hi_ppo.candidates import RESTART_S, candidates, downtime_s
 from strata.training.hi_ppo.outlook import chances, expected
 from strata.training.hi_ppo.placement import fresh, gathered, node_groups, swap
-from strata.workload.job import Schedule
+from strata.workload.job import SEARCHED
 from strata.workload.plan import TrainingPlan
 from tests.support.laws import examples
 from tests.training.hi_ppo.domain_states import LOST, chain_plan, domain_state, part
@@ -50,7 +50,7 @@ def menu(of, where, binding=None):
 
 
 def test_the_planned_binding_on_good_devices_takes_what_the_cost_model_says():
-    for schedule in Schedule:
+    for schedule in SEARCHED:
         mine = part(schedule=schedule, microbatches=32)
         step_s = pace(mine, domain_state(mine), planned_binding(mine.assignment)).step_s
         [report] = mine.model.reports([mine.assignment.plan])

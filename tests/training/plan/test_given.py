@@ -53,6 +53,25 @@ def test_a_layout_is_what_its_degrees_mean(layout):
     assert tokens(plan) == []
 
 
+def test_a_folded_layout_ends_where_it_begins(layout):
+    plan = layout("domain: a\npipeline: 2\nschedule: dualpipev\n")
+    assert [s.num_layers for s in plan.pipelines[0].stages] == [6, 4]
+    assert plan.held_layers(plan.pipelines[0]) == ((range(3), range(7, 10)), (range(3, 5), range(5, 7)))
+    assert tokens(plan) == []
+
+
+def test_what_a_folded_plan_lacks_is_said():
+    stages = [Stage("a", 0, 9, 1, 1), Stage("b", 9, 1, 1)]
+    plan = TrainingPlan((pipeline(*stages, microbatches=3),), 1, Schedule.DUAL_PIPE_V)
+    faults = evaluate_given(plan, "p", PLACE, JOB, Scales()).faults
+    assert [str(reason) for reason in faults] == [
+        "dualpipev needs two chunks a stage, and the plan has 1",
+        "dualpipev needs stages in one domain, and the plan's lie in a, b",
+        "dualpipev needs two microbatches a stage, and 2 stages have 3",
+        "dualpipev needs two layers on each stage",
+    ]
+
+
 def test_stages_of_several_domains_stand_in_their_order(layout):
     plan = layout("domains: [a, b]\npipeline: 3\nstages: [2, 1]\nlayers: [2, 3, 3]\ndata: 4\n")
     (chain,) = plan.pipelines

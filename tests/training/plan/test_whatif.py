@@ -13,7 +13,7 @@ from strata.fleet.fleet import BandwidthCurve
 from strata.training.plan.comparison import compare
 from strata.training.plan.planner import plan_training
 from strata.training.plan.whatif import JOB_KEYS
-from strata.workload.job import Limits, Objective, Recompute, Schedule
+from strata.workload.job import SEARCHED, Limits, Objective, Recompute
 from strata.workload.schema import load_job
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
 from tests.support.laws import examples
@@ -40,7 +40,7 @@ SETTINGS = {
     "job.global_batch=1Mi tokens": ["job.global_batch: 64 sequences -> 256 sequences"],
     "job.optimizer=sgd": ["job.optimizer: adamw -> sgd"],
     "job.expert_imbalance=1.2": ["job.expert_imbalance: 1 -> 1.2"],
-    "job.schedules=gpipe,zb-h1": [f"job.schedules: {','.join(Schedule)} -> gpipe,zb-h1"],
+    "job.schedules=gpipe,zb-h1": [f"job.schedules: {','.join(SEARCHED)} -> gpipe,zb-h1"],
     "job.zero=2,3": ["job.zero: 0,1 -> 2,3"],
     "job.recompute=auto": ["job.recompute: none -> auto"],
     "job.local_steps=8,32": ["job.local_steps: 8 -> 8,32"],

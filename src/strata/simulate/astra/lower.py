@@ -144,7 +144,9 @@ def refuse_schedules(plan: TrainingPlan, *, links_vary: bool) -> None:
     reasons = []
     if links_vary:
         reasons.append(Reason("astra-links-vary"))
-    if plan.virtual_stages > 1 or plan.schedule is Schedule.INTERLEAVED:
+    if plan.schedule is Schedule.DUAL_PIPE_V:
+        reasons.append(Reason("astra-schedule", "", {"what": f"{plan.schedule}, folded and overlapped,"}))
+    elif plan.virtual_stages > 1 or plan.schedule is Schedule.INTERLEAVED:
         reasons.append(Reason("astra-schedule", "", {"what": "an interleaved schedule"}))
     if plan.schedule is Schedule.ZERO_BUBBLE:
         reasons.append(Reason("astra-schedule", "", {"what": f"{plan.schedule}, with weight gradients apart,"}))

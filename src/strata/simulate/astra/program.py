@@ -185,7 +185,7 @@ class _Builder:
         """Add a whole step: forwards and backwards in order, sums, update."""
         worker = self.worker
         before, after = (self.previous, worker.previous_bytes), (self.next, worker.next_bytes)
-        for kind, m, _ in in_turn(worker.warmup, worker.microbatches):
+        for kind, m, *_ in in_turn(worker.warmup, worker.microbatches):
             if kind is SpanKind.FORWARD:
                 self._pass(f"F{m}", m, worker.forward_us, before, after)
             else:

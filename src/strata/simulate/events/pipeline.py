@@ -13,8 +13,8 @@ import simpy
 from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.events.network import Network
-from strata.simulate.order import KINDS, StageWork, orders, target
-from strata.simulate.pipeline_times import PipelineTimes, operations_s, wrap_hop
+from strata.simulate.order import KINDS, ORDERED, StageWork, orders, target
+from strata.simulate.pipeline_times import NO_HOP, PipelineTimes, operations_s, wrap_hop
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop
 from strata.workload.job import Schedule
@@ -71,7 +71,8 @@ class PipelineRun:
         traits: Traits,
     ) -> None:
         self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
-        self.chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
+        self.chunks = plan.virtual_stages if plan.schedule in ORDERED else 1
+        self.is_folded = plan.schedule is Schedule.DUAL_PIPE_V
         self.orders = orders(plan, pipeline)
         self.busy_s = operations_s(plan, times)
         self._done: dict[tuple[int, StageWork], simpy.Event] = {}
@@ -84,15 +85,17 @@ class PipelineRun:
         """Start all processes after the span `cause`; returns one that ends with the last of them."""
         env = self.world.env
         for i, order in enumerate(self.orders):
-            messages: dict[tuple[SpanKind, int], list[tuple[StageWork, StageWork]]] = {}
+            messages: dict[tuple[SpanKind | None, int], list[tuple[StageWork, StageWork]]] = {}
             for work in order:
-                self._done[i, work] = env.event()
-                to = target(i, work, stages=len(self.orders), chunks=self.chunks)
+                self._done[i, work.bare] = env.event()
+                to = target(i, work, stages=len(self.orders), chunks=self.chunks, is_folded=self.is_folded)
                 if to is not None:
-                    messages.setdefault((work.kind, to[0]), []).append((work, to[1]))
+                    # Folded, what goes to a neighbour shares a wire, whichever way through the model.
+                    way = (None if self.is_folded else work.kind, to[0])
+                    messages.setdefault(way, []).append((work, to[1]))
                     self._arrived[to] = env.event()
-            for (kind, to_stage), batches in messages.items():
-                env.process(self._send(i, to_stage, kind, batches))
+            for (_, to_stage), batches in messages.items():
+                env.process(self._send(i, to_stage, batches))
         stages = [env.process(self._work(i, order, cause)) for i, order in enumerate(self.orders)]
         return env.process(self._last(stages))
 
@@ -104,23 +107,38 @@ class PipelineRun:
         """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
         env = self.world.env
         ending = max(i for i, work in enumerate(order) if work.kind is SpanKind.BACKWARD)
+        together: list[StageWork] = []
         for i, work in enumerate(order):
-            arrived = self._arrived.get((stage, work))
+            together.append(work)
+            arrived = self._arrived.get((stage, work.bare))
             # What is here already delayed nothing: the stage's own work before stays the cause.
             if arrived is not None and not arrived.processed:
                 last = yield arrived
-            start_s, seconds = env.now, self._seconds(stage, work)
+            if work.is_beside:
+                continue
+            start_s = env.now
             if i == ending:
                 # What is left waits for nothing.
                 self._end(start_s + sum(self._seconds(stage, left) for left in order[i:]), last)
-            yield env.timeout(seconds)
-            last = self._add(self.lanes[stage], work.kind, start_s, last, microbatch=work.microbatch)
-            self._done[stage, work].succeed(last)
+            yield env.timeout(sum(self._seconds(stage, each) for each in together))
+            last = self._draw(stage, together, start_s, last)
+            for each in together:
+                self._done[stage, each.bare].succeed(last)
+            together.clear()
+        return last
+
+    def _draw(self, stage: int, together: Sequence[StageWork], start_s: float, last: int) -> int:
+        """Record what a stage did until now, things done together one after another; returns the last span."""
+        for work in together:
+            end_s = self.world.env.now if work is together[-1] else start_s + self._seconds(stage, work)
+            last = self._add(self.lanes[stage], work.kind, start_s, last, end_s=end_s, microbatch=work.microbatch)
+            start_s = end_s
         return last
 
     def _seconds(self, stage: int, work: StageWork) -> float:
+        row = len(KINDS) if work.is_whole else KINDS.index(work.kind)
         factor = self.traits.factors[stage, work.microbatch, int(work.kind is not SpanKind.FORWARD)]
-        return float(self.busy_s[KINDS.index(work.kind), stage] * factor)
+        return float(self.busy_s[row, stage] * factor)
 
     def _end(self, end_s: float, cause: int) -> None:
         """Note that one more stage is at its last backward, and ends then."""
@@ -128,15 +146,15 @@ class PipelineRun:
         if len(self._ends) == len(self.orders):
             self.last_backward.succeed((max(self._ends) - self.world.env.now, cause))
 
-    def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[StageWork, StageWork]]) -> Steps:
+    def _send(self, stage: int, to: int, messages: Sequence[tuple[StageWork, StageWork]]) -> Steps:
         """Send the results of a stage one after another: each holds the link, then travels on its own."""
         # One process a link and direction: it takes the messages in the order of the work, so a link that serves
         # first come, first served needs no queue.
         env, last = self.world.env, NOTHING
-        hop, lane = self._hop(stage, to, kind), self._links.get((stage, to))
+        hop, lane = self._hop(stage, to, messages[0][0].kind), self._links.get((stage, to))
         source, dest = self.pipeline.stages[stage].domain, self.pipeline.stages[to].domain
         for work, wanted in messages:
-            done = self._done[stage, work]
+            done = self._done[stage, work.bare]
             if not done.processed:
                 last = yield done
             if self.sender.is_stopped:
@@ -148,7 +166,7 @@ class PipelineRun:
             else:
                 yield self._flow((source, dest), hop)
                 latency_s *= self.world.network.latency_factor((source, dest))
-                label = f"{'F' if kind is SpanKind.FORWARD else 'B'}{work.microbatch}"
+                label = f"{'F' if work.kind is SpanKind.FORWARD else 'B'}{work.microbatch}"
                 last = self._add(lane, SpanKind.TRANSFER, start_s, last, label=label, microbatch=work.microbatch)
             self._arrive(self._arrived[to, wanted], latency_s, last)
 
@@ -168,17 +186,20 @@ class PipelineRun:
         )  # fmt: skip
 
     def _hop(self, stage: int, to: int, kind: SpanKind) -> Hop:
+        if self.is_folded:
+            return NO_HOP if to == stage else self.times.there[stage] if to > stage else self.times.back[to]
         hops = self.times.there if kind is SpanKind.FORWARD else self.times.back
         if abs(to - stage) == 1 and (to > stage) == (kind is SpanKind.FORWARD):
             return hops[min(stage, to)]
         return wrap_hop(hops)
 
     def _add(
-        self, lane: str, kind: SpanKind, start_s: float, cause: int, *, label: str = "", microbatch: int = -1
-    ) -> int:
+        self, lane: str, kind: SpanKind, start_s: float, cause: int, *, end_s: float | None = None,
+        label: str = "", microbatch: int = -1,
+    ) -> int:  # fmt: skip
         if self.sender.is_stopped:
             return NOTHING
-        span_s = (start_s, self.world.env.now)
+        span_s = (start_s, self.world.env.now if end_s is None else end_s)
         return self.world.record.add(lane, kind, span_s, cause=cause, label=label, microbatch=microbatch)
 
     def _announce(self, prefix: str) -> tuple[list[str], dict[tuple[int, int], str]]:

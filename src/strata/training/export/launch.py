@@ -13,6 +13,12 @@ from strata.training.export.ranks import Rank, RankMap
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment, slugs
 
+DUAL_PIPE_HINT: Final = (
+    "a program of your own with PyTorch's ScheduleDualPipeV (torch.distributed.pipelining.schedules) or "
+    "DeepSeek's dualpipe, its chunks as `strata explain` lists them; or train.schedules: [1f1b, zb-h1] in the job"
+)
+"""What runs DualPipeV."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:

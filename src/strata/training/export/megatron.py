@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
-from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
+from strata.training.export.launch import (
+    DUAL_PIPE_HINT,
+    DomainNodes,
+    LaunchFiles,
+    domain_nodes,
+    ranks_json,
+    shell_head,
+)
 from strata.training.export.megatron_arguments import arguments, global_batch, recomputed_blocks, uses_fsdp
 from strata.training.export.megatron_model import missing
 from strata.training.export.ranks import Rank, RankLayout, RankMap, rank_map
@@ -28,9 +35,9 @@ def render(layout: RankLayout, job: PlannedJob) -> LaunchFiles:
     if refusals:
         apart = plan.schedule is Schedule.ZERO_BUBBLE
         again = "train.schedules: [1f1b, 1f1b-la, interleaved] in the job, or " if apart else ""
-        raise UsageError(
-            "Megatron-LM cannot run this plan: " + "; ".join(refusals), hint=f"{again}strata export --to torchrun"
-        )
+        folded = plan.schedule is Schedule.DUAL_PIPE_V
+        hint = DUAL_PIPE_HINT if folded else f"{again}strata export --to torchrun"
+        raise UsageError("Megatron-LM cannot run this plan: " + "; ".join(refusals), hint=hint)
     ranks = rank_map(layout)
     order, mapping = _order(ranks)
     ranks = ranks.renumbered(order)
@@ -128,6 +135,9 @@ def _refusals(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield f"it offloads {plan.activation_offload:.0%} of activations, and Megatron whole layers or modules"
     if plan.schedule is Schedule.ZERO_BUBBLE:
         yield f"it computes gradients of weights apart ({plan.schedule}), and Megatron with those of inputs"
+    if plan.schedule is Schedule.DUAL_PIPE_V:
+        yield f"it goes down the stages and back up ({plan.schedule}), and Megatron has no such schedule"
+        return
     rest = [p.microbatches % len(p.stages) for p in plan.pipelines]
     if plan.virtual_stages > 1 and any(rest):
         yield (

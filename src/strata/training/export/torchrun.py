@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Final
 
 from strata.errors import UsageError
-from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
+from strata.training.export.launch import DUAL_PIPE_HINT, LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import RankLayout, rank_map
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
@@ -27,6 +27,8 @@ def render(layout: RankLayout, *, software: SoftwareEntry = PLAIN_SOFTWARE) -> L
             "train.py cannot split a sequence between ranks (context parallelism)",
             hint="strata export --to megatron",
         )
+    if layout.plan.schedule is Schedule.DUAL_PIPE_V:
+        raise UsageError(f"train.py does not run {layout.plan.schedule}", hint=DUAL_PIPE_HINT)
     ranks = rank_map(layout)
     notes = (*_notes(layout.plan), *_other_software(software))
     domains = domain_nodes(ranks)

@@ -138,6 +138,9 @@ def _copies_s(part: AssignmentCosts, times: StageTimes, microbatches: Ints, *, i
         # Approximate: a binding changes which devices are slow, hardly the bubble between pieces.
         weight_s = np.minimum(times.forward_s, times.backward_s / 2) * (plan.schedule is Schedule.ZERO_BUBBLE)
         return np.asarray(screening.ordered_bound_s(times, microbatches, plan.virtual_stages, weight_s))
+    if plan.schedule is Schedule.DUAL_PIPE_V:
+        weight_s = np.minimum(times.forward_s, times.backward_s / 2)
+        return np.asarray(screening.folded_bound_s(times, microbatches, weight_s))
     if plan.schedule is Schedule.GPIPE:
         return np.asarray(screening.gpipe_s(times, microbatches))
     first = microbatches if is_exact else np.minimum(microbatches, _filled(part))

@@ -25,7 +25,7 @@ from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import BaselineResult, TrainingPlanReport
 from strata.training.plan.request import requested_job
-from strata.workload.job import TrainingJob
+from strata.workload.job import Schedule, TrainingJob
 
 COMPARISON_SHARE: Final = 0.25
 
@@ -50,6 +50,8 @@ def plan_request(
         raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
     if request.planner == "hi-ppo" and job.pins.names:
         raise UsageError(f"the learned policy keeps no `parallel:` ({job.pins})", hint="--planner exact")
+    if request.planner == "hi-ppo" and Schedule.DUAL_PIPE_V in job.schedules:
+        raise UsageError("the learned policy plans no dualpipev", hint="--planner exact")
     given = None if request.given is None else read_given(request.given, fleet, job)
     deadline = clock() + request.time_limit_s
     report = _searched(fleet, job, request, deadline, clock=clock, progress=progress)

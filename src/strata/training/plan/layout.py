@@ -82,8 +82,10 @@ def layout_plan(document: Document, model: StepModel) -> TrainingPlan:
     copies = file.data // len(rows)
     count = file.microbatches or -(-model.job.global_batch // (file.microbatch * file.data))
     pipelines = tuple(Pipeline(_stages(file, model.job, row, count), copies, count) for row in rows)
+    folded = file.schedule is Schedule.DUAL_PIPE_V
     plan = TrainingPlan(
-        pipelines, file.microbatch, file.schedule, file.recompute, file.zero, virtual_stages=file.virtual_stages,
+        pipelines, file.microbatch, file.schedule, file.recompute, file.zero,
+        virtual_stages=2 if folded else file.virtual_stages,
         shard_group=file.shard_group, context_exchange=file.context_exchange, expert_parallel=file.expert,
         activation_offload=file.activation_offload,
     )  # fmt: skip
@@ -108,6 +110,8 @@ def _faults(
             yield document.fault((key,), f"no domain {name!r} in the fleet ({meant})")
     if file.expert > 1 and (job.spec is None or job.spec.experts is None):
         yield document.fault(("expert",), "the job's model has no experts")
+    if file.schedule is Schedule.DUAL_PIPE_V and file.virtual_stages not in (1, 2):
+        yield document.fault(("virtual_stages",), "dualpipev has 2 chunks a stage")
     if file.context > job.sequence_length:
         message = f"more ranks than a sequence has tokens ({job.sequence_length})"
         yield document.fault(("context",), message)
@@ -152,7 +156,8 @@ def _stages(file: TrainingLayoutFile, job: TrainingJob, domains: list[str], coun
     where = [name for name, stages in zip(domains, each, strict=True) for _ in range(stages)]
     sizes = list(file.layers or [blocks // depth + (stage < blocks % depth) for stage in range(depth)])
     sizes[0] += job.layers.kinds[0] == "embedding"
-    sizes[-1] += job.layers.kinds[-1] == "head"
+    # Folded, the model ends where it begins.
+    sizes[0 if file.schedule is Schedule.DUAL_PIPE_V else -1] += job.layers.kinds[-1] == "head"
     firsts = [0, *accumulate(sizes)]
     warmup = [count - 1] * depth if file.schedule is Schedule.GPIPE else classic_warmup(depth)
     # Who writes a layout counts blocks: the embedding is not recomputed.

@@ -10,13 +10,13 @@ import numpy as np
 from strata.decision import Reason
 from strata.simulate.analytic import StepModel
 from strata.units import show_bytes
-from strata.workload.job import ContextExchange, TrainingJob
+from strata.workload.job import ContextExchange, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 
 def misfits(model: StepModel, plan: TrainingPlan) -> list[Reason]:
-    """Return what keeps a plan from being evaluated at all on this fleet: domains, layers, links, speeds."""
-    reasons = [*_missing(model, plan)]
+    """Return what keeps a plan from being evaluated at all: domains, layers, links, speeds, its schedule."""
+    reasons = [*_missing(model, plan), *_unfolded(plan)]
     if not reasons:
         reasons += [*_unlinked(model, plan)]
     return reasons
@@ -59,6 +59,23 @@ def _missing(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
                     f"layer times for microbatch {plan.microbatch_size}, tensor parallel {stage.tensor_parallel}"
                 )
                 yield Reason("figure-missing", place, {"figure": figure, "accelerator": domain.accelerator.name})
+
+
+def _unfolded(plan: TrainingPlan) -> Iterator[Reason]:
+    """Yield what DualPipeV needs and a plan does not have."""
+    if plan.schedule is not Schedule.DUAL_PIPE_V:
+        return
+    needs = {f"two chunks a stage, and the plan has {plan.virtual_stages}": plan.virtual_stages == 2}
+    for pipeline in plan.pipelines:
+        stages, count = pipeline.stages, pipeline.microbatches
+        needs |= {
+            f"stages in one domain, and the plan's lie in {', '.join(pipeline.domains)}": len(pipeline.domains)
+            < 2,
+            "two stages or more": len(stages) > 1,
+            f"two microbatches a stage, and {len(stages)} stages have {count}": count >= 2 * len(stages),
+            "two layers on each stage": all(stage.num_layers > 1 for stage in stages),
+        }
+    yield from (Reason("dualpipev-needs", "", {"what": what}) for what, is_there in needs.items() if not is_there)
 
 
 def _unlinked(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:

@@ -54,6 +54,8 @@ class Chain:
     """What a microbatch costs at least over each cut, there and back."""
     after_s: float = 0.0
     """What a step takes at least after its pipeline."""
+    unsplit_s: float = np.inf
+    """Without `splits`: what the step of a split that is not built takes at least."""
 
     @property
     def plans(self) -> tuple[TrainingPlan, ...]:

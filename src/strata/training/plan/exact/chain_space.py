@@ -20,7 +20,7 @@ from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.copy_sums import after_s, gradients_s
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
-from strata.training.plan.exact.rows import chains, chunk_counts
+from strata.training.plan.exact.rows import chains, chunk_counts, fixed_chunks, folds
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
@@ -86,7 +86,7 @@ class ChainSpace:
         all splits is known (`any_split`). Chunks and weight gradients apart relax what is upstream (`_chunked_s`,
         `_zero_bubble_s`). Gradients between copies and updates add at least their mean over stages (`copy_sums`).
         """
-        problem, count = self.problem, len(self.problem.job.layers)
+        problem, job, count = self.problem, self.problem.job, len(self.problem.job.layers)
         stages = np.array([problem.stages(d, config) for d in self.domains])
         compute_cost = problem.compute_cost(config)
         work, useful = compute_cost.work_s[list(self.members)], compute_cost.useful_s[list(self.members)]
@@ -136,7 +136,9 @@ class ChainSpace:
         is_fixed = (pins.virtual_stages or 1) > 1
         if is_fixed:
             step_s = np.full(len(rows), np.inf)
-        if Schedule.INTERLEAVED in problem.job.schedules or is_fixed:
+        if Schedule.INTERLEAVED in problem.job.schedules or (
+            is_fixed and Schedule.INTERLEAVED in fixed_chunks(job)
+        ):
             chunked = self._chunked_s(config, least_work[single], total_stages[single], alike[single])
             chunked = np.maximum(chunked, np.maximum(least_work, paced)[single])
             step_s[single] = np.minimum(step_s[single], chunked)
@@ -148,6 +150,11 @@ class ChainSpace:
             across = np.maximum(least_work * (1 - share) + waits, rounds * route)
             step_s = np.minimum(step_s, np.maximum(apart, across))
         step_s = step_s + self._after_s(config, inside, compute_cost, total_stages) / total_stages
+        if Schedule.DUAL_PIPE_V in job.schedules:
+            folded = [row for row in single.tolist() if folds(job, int(total_stages[row]), microbatches)]
+            # Stages hold layers from both ends of the model: what is known of runs of layers says nothing.
+            least_s = np.maximum(pace, longest)[folded] * microbatches
+            step_s[folded] = np.minimum(step_s[folded], least_s)
         each = np.array([problem.stage_devices(d, config) for d in self.domains])
         devices = inside @ (stages * each) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel

@@ -159,6 +159,9 @@ class ChainFloors:
             # One domain is none but itself.
             alone = works.work_s * np.maximum(chunked[row, stages], count / stages)
             alone = np.maximum(alone, count * works.longest_s) + works.update_s / stages
+            if Schedule.DUAL_PIPE_V in self.problem.job.schedules:
+                paced = np.maximum(works.work_s * count / stages, count * works.longest_s)
+                alone = np.minimum(alone, np.where((stages > 1) & (2 * stages <= count), paced, np.inf))
             step_s[:, :1] = np.where(usable, alone, np.inf).min(axis=1, initial=np.inf)[:, None]
         return np.asarray(np.where(is_there, step_s * ROUNDING, np.inf))
 

@@ -64,8 +64,12 @@ def schedules_of(
     """Yield the schedules `among` some, and their chunks a stage, that a pipeline may follow."""
     fixed = job.pins.virtual_stages or 1
     if stages == 1 or fixed > 1:
-        among = (Schedule.ONE_F_ONE_B,) if fixed == 1 else (Schedule.INTERLEAVED,)
+        among = (Schedule.ONE_F_ONE_B,) if fixed == 1 else fixed_chunks(job)
     for schedule in among:
+        if schedule is Schedule.DUAL_PIPE_V:
+            if not crosses and folds(job, stages, microbatches):
+                yield schedule, 2
+            continue
         if schedule is Schedule.LATENCY_AWARE and not crosses:
             continue
         if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in job.schedules:
@@ -74,6 +78,19 @@ def schedules_of(
             yield schedule, 1
         elif not crosses and stages > 1 and not microbatches % stages:
             yield from ((schedule, chunks) for chunks in chunk_counts(job, stages))
+
+
+def fixed_chunks(job: TrainingJob) -> tuple[Schedule, ...]:
+    """Return the schedules of a job whose stages have several chunks."""
+    return tuple(each for each in job.schedules if each is Schedule.DUAL_PIPE_V) + (
+        (Schedule.INTERLEAVED,) if job.schedules != (Schedule.DUAL_PIPE_V,) else ()
+    )
+
+
+def folds(job: TrainingJob, stages: int, microbatches: int) -> bool:
+    """Whether so many stages of one domain may follow DualPipeV: each has a layer for both its chunks."""
+    is_free = job.pins.virtual_stages in (None, 2)
+    return is_free and 1 < stages <= min(microbatches, len(job.layers)) // 2
 
 
 def build_chain(
@@ -113,6 +130,9 @@ def chains(
     row = _Row(problem, config, tuple(stages), count)
     among = problem.job.schedules if schedules is None else schedules
     for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
+        if schedule is Schedule.DUAL_PIPE_V:
+            yield row.folded(after_s)
+            continue
         chain = row.scheduled(schedule, chunks, limit_s, after_s)
         yield chain
         if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
@@ -236,6 +256,47 @@ class _Row:
             cuts=tuple(self._hops),
             after_s=after_s,
         )
+
+    def folded(self, after_s: float) -> Chain | Reason:
+        """Return these stages under DualPipeV in one split, the even one whose slowest stage is fastest, or why it
+        does not fit; all stages recompute all or nothing."""
+        problem, count = self.problem, self.microbatches
+        warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
+        plan = self._plan(self._even_counts(), warmup, Schedule.DUAL_PIPE_V, 2)
+        allowed, modes = zero_stages(problem, plan), [plan.recompute]
+        if problem.recomputes_some(self.config):
+            modes.append(Recompute.FULL)
+        plans = [
+            fits
+            for mode in modes
+            if (fits := problem.model.fastest_zero(replace(plan, recompute=mode), allowed)) is not None
+        ]
+        if not plans:
+            return _too_large(problem, replace(plan, recompute=modes[-1], zero_stage=max(allowed)))
+        cost = problem.compute_cost(self.config)
+        at = problem.fleet.index(self.layout[0][0].name)
+        return Chain(
+            problem, plans[0], None, egress_usd=0.0,
+            useful_s=count * self.config.data_parallel * float(cost.useful_s[at]),
+            others=tuple(plans[1:]), after_s=after_s,
+            unsplit_s=count * max(float(cost.work_s[at]) / len(self.layout), float(cost.longest_s[at])),
+        )  # fmt: skip
+
+    def _even_counts(self) -> tuple[int, ...]:
+        """Return layers of each stage, which are alike but for the first one's embedding and head."""
+        domain, stages = self.layout[0][0], len(self.layout)
+        layers = self.problem.layers(domain, self.config)
+        assert layers is not None, "domains of unknown speed are excluded before"
+        each = np.diff(layers.work)
+        ends, blocks = float(each[0] + each[-1]), len(each) - 2
+        mean = float(each[1:-1].mean())
+
+        def slowest(first: int) -> float:
+            return max(first * mean + ends, -(-(blocks - first) // (stages - 1)) * mean)
+
+        first = min(range(blocks - 2 * (stages - 1) + 1), key=slowest)
+        whole, more = divmod(blocks - first, stages - 1)
+        return (first + 2, *(whole + (at >= stages - 1 - more) for at in range(stages - 1)))
 
     def _free(self, plan: TrainingPlan, chunks: int) -> tuple[int, ...]:
         """Return the split of the least bound, memory left out."""

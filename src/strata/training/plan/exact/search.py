@@ -264,6 +264,8 @@ class Search:
         for chain in built:
             if chain.splits is not None:
                 self._put(OtherSplits(chain))
+            elif np.isfinite(chain.unsplit_s):
+                self._unsplit = min(self._unsplit, self._least_score(chain, chain.unsplit_s))
 
     def _share(self, code: int, best: float, bound: float, *, is_first: bool = False) -> None:
         at = divmod(-1 - code, len(self.shards.groups))

@@ -40,7 +40,8 @@ LEANINGS: Final = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 1], [2, 1, 0], [1, 0, 1
 """Weights of log time, log idleness and log money."""
 
 SCHEDULES: Final = (
-    Schedule.LATENCY_AWARE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.ONE_F_ONE_B, Schedule.GPIPE,
+    Schedule.LATENCY_AWARE, Schedule.DUAL_PIPE_V, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.ONE_F_ONE_B,
+    Schedule.GPIPE,
 )  # fmt: skip
 
 
