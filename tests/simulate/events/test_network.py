@@ -8,7 +8,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.events.network import Flow, Network, fair_rates
+from strata.simulate.events.network import Flow, Network, fair_rates, joint_rates
 from tests.support.laws import examples
 
 WIRE = ("a", "b")
@@ -103,6 +103,66 @@ def test_no_link_is_over_its_capacity_and_every_byte_is_delivered_once(flows, fa
     assert all(sum(rates) <= capacity + 1e-9 for _, capacity, rates in sent.loads)
     delivered = sum(length * sum(rates) for length, _, rates in sent.loads if math.isfinite(length))
     assert delivered == pytest.approx(sum(work_s for _, work_s, _ in flows))
+
+
+PAIRS = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "a")]
+
+
+@given(
+    flows=st.lists(st.tuples(st.sampled_from(PAIRS), FLOWS.map(lambda each: each[0])), min_size=1, max_size=7),
+    capacity=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4),
+    uplinks=st.dictionaries(st.sampled_from([("a", "out"), ("c", "in"), ("b", "out")]), st.floats(0.1, 3)),
+    bytes_per_s=st.lists(st.sampled_from([0.5, 1.0, 4.0]), min_size=4, max_size=4),
+)
+@examples(60)
+def test_rates_over_shared_uplinks_are_max_min_fair(flows, capacity, uplinks, bytes_per_s):
+    """No message can have more bytes a second unless another that has no more, or goes first, has less."""
+    room = dict(zip(PAIRS, capacity, strict=True))
+    for pair, one in flows:
+        one.bytes_per_s = bytes_per_s[PAIRS.index(pair)]
+    rates = joint_rates(room, uplinks, flows)
+    each = [rate * one.bytes_per_s / one.weight for rate, (_, one) in zip(rates, flows, strict=True)]
+    places = {pair: [i for i, (other, _) in enumerate(flows) if other == pair] for pair in PAIRS}
+    used = {pair: (sum(rates[i] for i in on), room[pair]) for pair, on in places.items()}
+    for (site, way), most in uplinks.items():
+        places[site, way] = [i for i, (pair, _) in enumerate(flows) if pair[way == "in"] == site]
+        used[site, way] = sum(each[i] * flows[i][1].weight for i in places[site, way]), most
+    assert all(now <= most * (1 + 1e-9) + 1e-12 for now, most in used.values())
+    for i, (_, one) in enumerate(flows):
+        if rates[i] < one.limit * (1 - 1e-9):
+            full = [
+                on for place, on in places.items() if i in on and used[place][0] >= used[place][1] * (1 - 1e-9)
+            ]
+            first = [j for on in full for j in on if flows[j][1].priority > one.priority]
+            alike = [on for on in full if all(
+                each[j] <= each[i] * (1 + 1e-9) + 1e-12 for j in on if flows[j][1].priority == one.priority
+            )]  # fmt: skip
+            assert alike or first
+
+
+def test_without_uplinks_that_are_shared_each_link_is_by_itself():
+    flows = [(pair, flow(weight=1.0 + k)) for k, pair in enumerate([*PAIRS, *PAIRS])]
+    alone = [fair_rates(1.0, [one for other, one in flows if other == pair]) for pair in PAIRS]
+    together = joint_rates(dict.fromkeys(PAIRS, 1.0), {}, flows)
+    assert together == pytest.approx([*(first for first, _ in alone), *(second for _, second in alone)])
+
+
+def test_flows_over_two_links_of_a_site_share_its_uplink():
+    env = simpy.Environment()
+    network, ended = Network(env, PAIRS, uplinks={"a": 5.0}), {}
+
+    def send(pair, at_s, size_bytes):
+        yield env.timeout(at_s)
+        yield network.send(pair, size_bytes / 10.0, owner=pair, size_bytes=size_bytes)  # links of 10 B/s
+        ended[pair] = env.now
+
+    env.process(send(("a", "b"), 0, 10))
+    env.process(send(("a", "c"), 0, 20))
+    env.process(send(("c", "a"), 0, 10))
+    env.process(send(("b", "c"), 0, 10))
+    env.run()
+    # Half of 5 B/s each until the shorter one is through; the other way and other sites are free of it.
+    assert ended == {("a", "b"): 4.0, ("a", "c"): 6.0, ("c", "a"): 2.0, ("b", "c"): 1.0}
 
 
 def test_two_flows_on_one_link_get_half_each():

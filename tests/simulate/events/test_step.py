@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -139,6 +140,22 @@ def test_two_jobs_on_one_link_are_slower_than_one_alone():
     alone = step_s(model, plan)
     both = run(model, plan, plan).reports
     assert both[0].step_time_s == both[1].step_time_s > 1.5 * alone
+
+
+def test_jobs_over_different_links_of_a_site_share_its_uplink():
+    sites = [replace(domain(name), uplink_bytes_per_s=GBPS if name == "a" else None) for name in "abc"]
+    wide, narrow = (
+        StepModel(fleet(*hardware, gbps=5.0, ms=0.0), job(layers(hidden_mib=64.0)))
+        for hardware in ([domain(name) for name in "abc"], sites)
+    )
+    plans = [across(domains=("a", "b")), across(domains=("a", "c"))]
+    for model, factor in ((wide, 1.0), (narrow, 1.5)):
+        alone = step_s(model, plans[0])
+        assert alone == pytest.approx(model.reports(plans[:1])[0].step_time_s)
+        together = [report.step_time_s for report in run(model, *plans).reports]
+        assert together[0] == pytest.approx(together[1])
+        assert together[0] >= factor * alone * (1 - 1e-9)
+        assert together[0] <= 2 * alone
 
 
 def test_copies_share_the_link_whether_they_are_simulated_together_or_apart():

@@ -110,7 +110,9 @@ def _part(
     start_s = world.env.now
     work_s = size_bytes / _link(world, pair).bandwidth_bytes_per_s
     limit = work_s / least_s if least_s > work_s else math.inf
-    yield world.network.send(pair, work_s, owner=sender, priority=sender.priority, limit=limit)
+    yield world.network.send(
+        pair, work_s, owner=sender, size_bytes=size_bytes, priority=sender.priority, limit=limit
+    )
     lane, span_s = world.record.lane(f"{sender.name}/sum {pair[0]}>{pair[1]}"), (start_s, world.env.now)
     return world.record.add(lane, SpanKind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
 

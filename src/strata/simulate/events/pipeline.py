@@ -181,7 +181,8 @@ class PipelineRun:
         copies = self.traits.copies
         work_s = copies * self.world.fleet.links[pair].serialisation_s(hop.wan_bytes)
         return self.world.network.send(
-            pair, work_s, owner=self.sender, weight=copies, priority=self.sender.priority,
+            pair, work_s, owner=self.sender, size_bytes=copies * hop.wan_bytes, weight=copies,
+            priority=self.sender.priority,
             limit=work_s / hop.least_s if hop.least_s > work_s else np.inf,
         )  # fmt: skip
 

@@ -42,7 +42,9 @@ def simulate(
     """
     fleet = jobs[0].model.fleet
     env = _Counting()
-    world = SharedState(env, fleet, Network(env, fleet.links, are_shared=are_links_shared), Record())
+    uplinks = {d.name: d.uplink_bytes_per_s for d in fleet.domains if d.uplink_bytes_per_s is not None}
+    network = Network(env, fleet.links, uplinks=uplinks, are_shared=are_links_shared)
+    world = SharedState(env, fleet, network, Record())
     link_rng, *job_rngs = rng.spawn(1 + len(jobs))
     runs = [JobRun(world, job, conditions, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)]
     if conditions.link_variation is not None:
