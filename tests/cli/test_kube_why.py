@@ -105,7 +105,13 @@ def test_what_was_decided_is_told_again_by_whatever_name(written, target):
 def test_who_could_move_is_said_gang_by_gang(written):
     moving = {"gang": "Job/default/third", "devices": 3, "costDeviceSeconds": 552.0, "nodes": ["n1"]}
     reason = {"token": "room-by-moving", "subject": "train", "message": "train: fits if others move"}
-    condition = {"type": "Routed", "status": "False", "reason": "GangFitsNowhere", "lastTransitionTime": AT}
+    condition = {
+        "type": "Routed",
+        "status": "False",
+        "reason": "GangFitsNowhere",
+        "message": "",
+        "lastTransitionTime": AT,
+    }
     decision = {"reasons": [reason], "trust": "measured", "inputsDigest": "", "moves": [moving]}
     status = {"conditions": [condition], "decision": decision}
     claim = typed(
@@ -113,6 +119,25 @@ def test_who_could_move_is_said_gang_by_gang(written):
     )
     said = data(written(job("train", devices=8, accelerator=A100), claim), "job/train")
     assert said["moves"] == [{"gang": "Job/default/third", "devices": 3, "cost_device_s": 552, "nodes": ["n1"]}]
+
+
+@pytest.mark.parametrize(
+    ("status", "where"),
+    [
+        (
+            {"conditions": [{"type": "Routed", "status": "False"}], "decision": {"moves": [{"gang": "g"}]}},
+            "moves[0]",
+        ),
+        ({"conditions": [{"type": "Routed", "status": "False"}], "nodes": [{"node": 3}]}, "status.nodes[0]"),
+    ],
+)
+def test_a_claim_whose_status_is_none_is_named_with_the_field(written, capsys, status, where):
+    metadata = {"name": "job-train", "namespace": "default"}
+    claim = typed(kinds.COMPUTE_CLAIM, {"metadata": metadata, "status": status})
+    assert run_cli(["kube", "why", "job/train", "--snapshot", str(written(job("train", devices=8), claim))]) == 2
+    error = capsys.readouterr().err
+    assert "ComputeClaim/default/job-train" in error
+    assert where in error
 
 
 def test_a_bare_pod_that_was_placed_says_where(written):
@@ -211,7 +236,8 @@ def test_a_job_is_asked_about_before_it_is_submitted(written, manifest):
 
 def test_what_was_decided_of_a_job_of_that_name_is_not_asked(written, manifest):
     old = typed(kinds.JOB, job("train", pods=1, devices=1))
-    status = {"conditions": [{"type": "Routed", "status": "False", "reason": "DevicesBusy"}]}
+    condition = {"type": "Routed", "status": "False", "reason": "DevicesBusy"}
+    status = {"conditions": [{**condition, "message": "", "lastTransitionTime": AT}]}
     owner = {"kind": "Job", "name": "train", "controller": True}
     claim = {"name": "job-train", "namespace": "default", "ownerReferences": [owner]}
     recorded = typed(kinds.COMPUTE_CLAIM, {"metadata": claim, "status": status})

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from strata.cluster.admission.job_defaults import job_defaults
 from strata.cluster.api import kinds
+from strata.cluster.api.crd.claim_schema import DecidedClaim
 from strata.cluster.api.crd.compute_claim import claim_status
+from strata.cluster.api.crd.document import ObjectDocument
 from strata.cluster.api.jobs import is_managed, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, name_of, namespace_of
 from strata.cluster.api.placement_annotation import PLACEMENT, WAITING, decode, gang_of
@@ -54,6 +56,8 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
     else:
         subject = gang_of(obj) if kind == kinds.POD else f"{kind.kind}/{namespace}/{name_of(obj)}"
         recorded = _claim_object(objects, subject)
+    if recorded and recorded.get("status"):
+        ObjectDocument(recorded).check(DecidedClaim)
     status = (recorded or {}).get("status") or {}
     if status.get("conditions"):
         text = status.get("placement")
