@@ -140,6 +140,14 @@ def test_of_very_many_operations_the_pace_is_taken_from_fewer(schedule, monkeypa
     assert StepModel(model.fleet, model.job).reports([plan])[0].step_time_s == pytest.approx(whole, rel=near)
 
 
+def test_a_schedule_without_chunks_takes_as_long_whatever_a_plan_says_of_them():
+    model = StepModel(fleet(domain("a")), job(layers(6), batch=8))
+    pipeline = Pipeline(tuple(Stage("a", 2 * i, 2, 2, 3 - i) for i in range(4)), 1, 8)
+    plain = TrainingPlan((pipeline,), 1, Schedule.ZERO_BUBBLE)
+    steps = [report.step_time_s for report in model.reports([plain, replace(plain, virtual_stages=2)])]
+    assert steps[0] == steps[1]
+
+
 def test_chunks_go_back_to_the_first_stage_over_a_wire():
     near = domain("a")
     far = replace(near, intra_latency_s=0.1)

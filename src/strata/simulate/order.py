@@ -19,6 +19,9 @@ KINDS: Final = (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT)
 ORDERED: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.DUAL_PIPE_V)
 """Schedules whose orders depend on the numbers of stages, microbatches and chunks alone."""
 
+CHUNKED: Final = (Schedule.INTERLEAVED, Schedule.DUAL_PIPE_V)
+"""Schedules whose stages hold several chunks of layers."""
+
 
 class StageWork(NamedTuple):
     """One operation on a microbatch by one chunk of a stage's layers (0 unless interleaved).

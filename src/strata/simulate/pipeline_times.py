@@ -12,7 +12,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Check, unlimited
 from strata.simulate import screening
-from strata.simulate.order import ORDERED, fixed_orders
+from strata.simulate.order import CHUNKED, ORDERED, fixed_orders
 from strata.simulate.ordered import MOST_WORK, Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.traffic import Hop
@@ -72,7 +72,7 @@ def split_work_s(plan: TrainingPlan, forward: Floats, backward: Floats, useful: 
     each = [forward, backward - weight, weight]
     if plan.schedule is Schedule.DUAL_PIPE_V:
         each += [backward, forward + backward]
-    return np.stack(each, axis=-2) / (plan.virtual_stages if plan.schedule in ORDERED else 1)
+    return np.stack(each, axis=-2) / (plan.virtual_stages if plan.schedule in CHUNKED else 1)
 
 
 def wrap_hop(cuts: Sequence[Hop]) -> Hop:

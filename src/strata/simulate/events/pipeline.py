@@ -13,7 +13,7 @@ import simpy
 from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.events.network import Network
-from strata.simulate.order import KINDS, ORDERED, StageWork, orders, target
+from strata.simulate.order import CHUNKED, KINDS, StageWork, orders, target
 from strata.simulate.pipeline_times import NO_HOP, PipelineTimes, operations_s, wrap_hop
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop
@@ -71,7 +71,7 @@ class PipelineRun:
         traits: Traits,
     ) -> None:
         self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
-        self.chunks = plan.virtual_stages if plan.schedule in ORDERED else 1
+        self.chunks = plan.virtual_stages if plan.schedule in CHUNKED else 1
         self.is_folded = plan.schedule is Schedule.DUAL_PIPE_V
         self.orders = orders(plan, pipeline)
         self.busy_s = operations_s(plan, times)
