@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import OutOfTime
+from strata.simulate.order import zero_bubble
+from strata.simulate.ordered import Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.splits import Splits
 from tests.support.laws import examples
@@ -89,6 +91,50 @@ def test_no_step_that_ends_when_its_last_stage_does_beats_the_bound_or_is_left_o
         assert splits.step_s <= limit_s * (1 + 1e-9)
         found = set(splits.within(limit_s * (1 + 1e-9)))
         assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= found
+
+
+@examples(150)
+@given(st.integers(0, 10**6))
+def test_no_zero_bubble_split_over_slow_links_beats_the_bound_or_is_left_out_below_a_limit(seed):
+    plain, fitting, _ = case(seed)
+    rng, stages, count = np.random.default_rng(seed + 2), len(plain.times), plain.microbatches * 3
+    share = float(rng.uniform(0, 0.4))
+    own, forward = (rng.uniform(0, each, stages) for each in (share, 1 - share))
+    serial, latency = rng.choice([0.0, 0.1, 2.0], (2, 1, 2 * stages))
+    cuts = [(2 * at, 2 * at + 3) for at in range(stages - 1)]
+    splits = Splits(
+        plain.times,
+        [float((serial + latency)[0, list(cut)].sum()) for cut in cuts],
+        [],
+        max((float(serial[0, list(cut)].max()) for cut in cuts), default=0.0),
+        count,
+        1 - share,
+        1 - share,
+        [count - share * (min(at + 1, count) if at else 0) for at in range(stages)],
+        [max(0, count - (stages - at)) // 2 for at in range(1, stages)],
+    )
+    orders = tuple(tuple(zero_bubble(at, stages, count)) for at in range(stages))
+
+    def exact_s(counts: tuple[int, ...]) -> float:
+        runs = pairwise(np.cumsum([0, *counts]).tolist())
+        work = np.array([plain.times[at][run] for at, run in enumerate(runs)])
+        busy = np.stack([work * forward, work * (1 - forward - own), work * own])[None]
+        return float(ordered_s(busy, Wires(serial, latency), orders)[0])
+
+    steps = {counts: exact_s(counts) for counts in fitting}
+    for limit_s in steps.values():
+        assert splits.bound_s <= limit_s * (1 + 1e-9)
+        within = set(splits.within(limit_s * (1 + 1e-9)))
+        assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= within
+
+
+def test_zero_bubble_stages_wait_for_a_slow_link_once_for_two_microbatches():
+    """By the bound a step over 10 s of link took 512 times the work of its slowest stage."""
+    work = np.triu(np.arange(4) - np.arange(4)[:, None], 1).astype(float)
+    times = [np.where(work > 0, work, np.inf)] * 2
+    splits = Splits(times, [10.0], [], 0.0, 512, 0.7, 0.7, [512, 512 - 0.6], [255])
+    assert splits.bound_s >= 255 * (10 + 0.7 * 2)
+    assert list(splits.within(3000.0)) == []
 
 
 @examples(60)

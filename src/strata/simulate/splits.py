@@ -69,7 +69,8 @@ class Splits:
     many for its memory. hops_s: per cut, there and back. warmup: per stage, at most M - 1; none: order unknown.
     slowest_s: how long the slowest link is busy with one message. upstream, path: shares of a stage's work that
     those below it wait for, and that one microbatch alone takes. busy: microbatches that each stage works off
-    before its last gradient leaves it; none: all of them (`screening.ordered_bound_s`).
+    before its last gradient leaves it; none: all of them (`screening.ordered_bound_s`). rounds: per cut, how often
+    a fixed order waits for what its two stages have in flight between them; none: as the warm-ups say.
     ends: per stage, what follows the pipeline at least where it has the layers from a row to a column; none:
     `end_s`, which follows in any case.
     """
@@ -82,6 +83,7 @@ class Splits:
     upstream: float = 1.0
     path: float = 1.0
     busy: Sequence[float] = ()
+    rounds: Sequence[int] = ()
     sums_of: Callable[[], PlaneSums | None] = lambda: None
     ends: Sequence[Floats] = ()
     end_s: float = 0.0
@@ -92,9 +94,11 @@ class Splits:
         return np.maximum(times * count, self.upstream * times + after_s)
 
     @cached_property
-    def _rounds(self) -> list[int]:
+    def _rounds(self) -> Sequence[int]:
         """How often each stage but the first waits for what is in flight between it and the one before."""
-        return [(self.microbatches - 1 - here) // (above - here + 1) for above, here in pairwise(self.warmup)]
+        return self.rounds or [
+            (self.microbatches - 1 - here) // (above - here + 1) for above, here in pairwise(self.warmup)
+        ]
 
     @cached_property
     def _least(self) -> tuple[list[Floats], list[Floats]]:
@@ -113,7 +117,8 @@ class Splits:
         onward = self._works(stage, times, self._hop_s(stage) + after_s)
         if stage and self._rounds and (rounds := self._rounds[stage - 1]):
             least_s = float(np.diagonal(self.times[stage - 1], 1).min())
-            onward = np.maximum(onward, times * (1 + rounds) + rounds * (self.hops_s[stage - 1] + least_s))
+            waited_s = rounds * (self.hops_s[stage - 1] + self.path * least_s)
+            onward = np.maximum(onward, self.path * times * (1 + rounds) + waited_s)
         return onward
 
     def _hop_s(self, stage: int) -> float:
@@ -267,10 +272,18 @@ class Splits:
         times = np.column_stack([times[row], own[row, last]])
         if self.warmup and stage and len(row):
             each = np.maximum(each, self._waited_s(times))
+        elif self.rounds and stage:
+            each = np.maximum(each, self._beside_s(times))
         each = each + ends_s
         best_first = np.lexsort((each, row))
         best_first = best_first[each[best_first] <= limit_s]
         return _FirstStages(cuts, times, ends_s, planes).rows(best_first)
+
+    def _beside_s(self, times: Floats) -> Floats:
+        """Return the bound of the round trips over the last cut of these first stages [N] in a fixed order."""
+        cut = times.shape[1] - 2
+        round_s = self.path * times[:, -2:].sum(axis=1) + self.hops_s[cut]
+        return np.asarray(self.path * times.sum(axis=1) + sum(self.hops_s[: cut + 1]) + self.rounds[cut] * round_s)
 
     def _waited_s(self, times: Floats) -> Floats:
         """Return the bound of the round trips in these first stages [N], at the pace of the last or a slowest one.

@@ -328,12 +328,14 @@ class _Row:
             shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
             if plan.schedule not in ORDERED and is_ordered:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
-        upstream, path, busy = 1 / chunks, 1.0, tuple[float, ...]()
+        upstream, path, busy, rounds = 1 / chunks, 1.0, tuple[float, ...](), tuple[int, ...]()
         if plan.schedule is Schedule.ZERO_BUBBLE:
             share = self.problem.compute_cost(config).weight_share
             late = [0, *(min(at + 1, count) for at in range(1, stages))]
             upstream = path = 1 - share
             busy = tuple(count - share * each for each in late)
+            # Two microbatches are in flight between neighbours (`screening.ordered_bound_s`).
+            rounds = tuple(max(0, count - (stages - at)) // 2 for at in range(1, stages))
         row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
         key = (
             row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, count, chunks, busy,
@@ -344,7 +346,7 @@ class _Row:
             ]
             is_fixed = fits and plan.schedule in ORDERED
             self.problem.splits[key] = Splits(
-                times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy,
+                times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, rounds,
                 (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
             )  # fmt: skip
         return self.problem.splits[key]

@@ -18,7 +18,7 @@ from strata.clock import Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.training.plan.exact.branches import CROSSING, LOTS, Lot, SearchBranches
-from strata.training.plan.exact.chain import Chain, OtherSplits
+from strata.training.plan.exact.chain import MOST_TIMED, Chain, OtherSplits
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.refusals import Refusals
@@ -39,7 +39,8 @@ REFUSED: Final = 5
 
 ROW_TOLERANCE: Final = 5e-3
 ROW_SPLITS: Final = 20
-"""As TOLERANCE and MOST_SPLITS, for the rows of the ranked table below the first."""
+ROW_TIMED: Final = 512
+"""As TOLERANCE, MOST_SPLITS and MOST_TIMED, for the rows of the ranked table below the first."""
 
 DIVE: Final = 3
 """Branches opened before the first plans are evaluated, whatever their bounds."""
@@ -90,7 +91,7 @@ class Search:
         self._chains: list[tuple[float, int, OtherSplits]] = []
         self._sharings: list[tuple[float, int]] = []
         self.sharings = SharingBuilder(self.branches)
-        self._unsplit, self._most_splits = np.inf, MOST_SPLITS
+        self._unsplit, self._most_splits, self._most_timed = np.inf, MOST_SPLITS, MOST_TIMED
         self.refusals = Refusals(self.branches)
         self._opened: set[TrainingPlan] = set()
         self._serial = 0
@@ -263,7 +264,7 @@ class Search:
         self._push(plan for chain in built for plan in chain.plans)
         for chain in built:
             if chain.splits is not None:
-                self._put(OtherSplits(chain))
+                self._put(OtherSplits(chain, self._most_timed))
             elif np.isfinite(chain.unsplit_s):
                 self._unsplit = min(self._unsplit, self._least_score(chain, chain.unsplit_s))
 
@@ -347,7 +348,7 @@ class Search:
         One of them crosses domains where any can: what it takes is what a best single domain is compared with.
         """
         result, proved, branches = self.result, self.result.bound, self.branches
-        self._most_splits = ROW_SPLITS
+        self._most_splits, self._most_timed = ROW_SPLITS, ROW_TIMED
         names = branches.domain_sets
         crosses = np.array([len(domains) > 1 for _, domains in names], dtype=bool)
         most_lots = branches.looked + ROW_LOTS
