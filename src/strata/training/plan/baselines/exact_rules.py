@@ -72,6 +72,6 @@ def mast_like(problem: Problem, context: Context) -> Evaluated | None:
 def latency_blind(problem: Problem, context: Context) -> Evaluated | None:
     """Strata's own search told that every link has no latency, then run with the real one."""
     blind_links = {pair: replace(link, latency_s=0.0) for pair, link in problem.fleet.links.items()}
-    blind = replace(problem, fleet=replace(problem.fleet, links=blind_links))
+    blind = problem.relinked(replace(problem.fleet, links=blind_links))
     chosen = exact(blind, context, range(min(len(problem.fleet.domains), POOL)))
     return best_of(problem, context, [chosen.plan]) if chosen is not None else None

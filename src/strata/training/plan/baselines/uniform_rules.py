@@ -50,9 +50,11 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
 def _shared_floors(part: Problem, configs: Sequence[ParallelConfig]) -> Floats:
     """Return the time and money that `data_parallel` takes at least in each setting [N, 2].
 
-    All domains work on their share and sum gradients, which the last microbatch of a stage may hide.
+    All domains work on their share: a microbatch goes through all stages, the others pass the slowest. Then they
+    sum gradients, of which the backward of the shortest stage of all hides what it can.
     """
-    works = ChainFloors(part, range(len(part.fleet.domains))).works(configs)
+    every = range(len(part.fleet.domains))
+    works = ChainFloors(part, every).works(configs, columns=np.array(every, dtype=np.int64))
     some = next((plan for config in configs if (plan := data_parallel(part, config)) is not None), None)
     across = None if some is None else part.model.all_reduce(some)  # the same whatever is inside the domains
     sum_s = np.inf if across is None else across.time_s
@@ -60,8 +62,14 @@ def _shared_floors(part: Problem, configs: Sequence[ParallelConfig]) -> Floats:
     able &= works.microbatch_size * works.data_parallel <= part.job.global_batch
     able &= np.isfinite(works.work_s).all(axis=1)
     none = np.zeros_like(works.work_s)
-    stage_s = np.divide(works.work_s, works.stages, out=none, where=able[:, None]).max(axis=1)
-    step_s = np.maximum(works.microbatches * stage_s, (works.microbatches - 1) * stage_s + sum_s)
+    stage_s = np.divide(works.work_s, works.stages, out=none.copy(), where=able[:, None])
+    pipeline_s = np.where(able[:, None], works.work_s, 0.0) + (works.microbatches - 1)[:, None] * stage_s
+    backward_s = np.array([part.compute_cost(config).ways_s[1] for config in configs])
+    hidden_s = np.divide(backward_s, works.stages, out=none, where=able[:, None])
+    if max(part.job.zero_stages) < 2:
+        hidden_s = hidden_s.min(axis=1, keepdims=True)
+    # Exchanges of shards lengthen the backwards of one domain and its pipeline alike.
+    step_s = np.maximum(pipeline_s, pipeline_s - hidden_s + sum_s).max(axis=1)
     able &= np.isfinite(step_s)
     usd = (works.usd_per_s * works.stages).sum(axis=1) * works.data_parallel * np.where(able, step_s, 0.0)
     return np.where(able[:, None], np.column_stack([step_s, usd]) * ROUNDING, np.inf)
@@ -141,7 +149,7 @@ def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple
 def equal_share(problem: Problem) -> Problem:
     """Return the problem with the share of the batch that each domain gets of equal ones."""
     share = -(-problem.job.global_batch // max(1, len(problem.fleet.domains)))
-    return replace(problem, job=replace(problem.job, global_batch=share))
+    return problem.with_batch(share)
 
 
 def data_parallel(part: Problem, config: ParallelConfig) -> TrainingPlan | None:

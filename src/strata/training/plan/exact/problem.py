@@ -29,6 +29,13 @@ from strata.workload.job import Recompute, Schedule, TrainingJob
 POOL: Final = 10
 """Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
 
+INSIDE_DOMAINS: Final = (
+    "kinds", "_kinds_first", "of_each_kind", "representatives", "like_layers", "splitting", "_space",
+    "_compute_costs", "_any_splits", "stage_times", "held_layers", "recomputed_layers", "gradient_sums",
+    "run_ends", "_layer_runs", "_recomputing",
+)  # fmt: skip
+"""What of a problem does not depend on the links between its domains."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -317,7 +324,24 @@ class Problem:
     @cached_property
     def evenly_recomputed(self) -> Problem:
         """The same where all stages recompute all of their layers or none, for rules that ask no more."""
-        return replace(self, is_even=True) if self.is_partial else self
+        if not self.is_partial:
+            return self
+        return self._known_to(replace(self, is_even=True), "model", "_compute_costs", "_pair_costs")
+
+    def relinked(self, fleet: Fleet) -> Problem:
+        """Return the problem with other links between its domains: what happens inside them stays known."""
+        other = self._known_to(replace(self, fleet=fleet), *INSIDE_DOMAINS)
+        vars(other)["model"] = self.model.at(fleet)
+        return other
+
+    def with_batch(self, samples: int) -> Problem:
+        """Return the problem with another batch: what one microbatch takes stays known."""
+        return self._known_to(replace(self, job=replace(self.job, global_batch=samples)), "_compute_costs")
+
+    def _known_to(self, other: Problem, *names: str) -> Problem:
+        """Let another problem have what is cached here and is the same there."""
+        vars(other).update({name: getattr(self, name) for name in names})
+        return other
 
     @cached_property
     def splitting(self) -> Splitting:
