@@ -23,7 +23,7 @@ def test_no_branch_of_a_setting_has_a_bound_below_the_settings_floor(seed):
     problem = Problem.of(*small_case(seed))
     members = tuple(range(len(problem.fleet.domains)))
     space, floors = ChainSpace(problem, members), ChainFloors(problem, members)
-    step_s, usd = floors.step_s(problem.configs), floors.usd(problem.configs)
+    step_s, usd = floors.step_s_and_usd(problem.configs)
     count = space.inside.sum(axis=1)
     for setting, least_s, least_usd in zip(problem.configs, step_s, usd, strict=True):
         bounds = space.bounds(setting)
@@ -56,4 +56,4 @@ def test_shares_of_many_pipelines_are_those_of_each(share):
 def test_no_settings_cost_and_take_nothing():
     pair = fleet(domain("a", price=2.0), domain("b", price=2.0))
     floors = ChainFloors(Problem.of(pair, job()), (0, 1))
-    assert (floors.usd([]).size, floors.step_s([]).size) == (0, 0)
+    assert [each.size for each in floors.step_s_and_usd([])] == [0, 0]

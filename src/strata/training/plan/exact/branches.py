@@ -66,8 +66,7 @@ class SearchBranches:
         ]
         floors = ChainFloors(self.problem, self.chains.members)
         configs = [self.problem.configs[number] for number in numbers]
-        step_s = floors.step_s(configs, check=check)
-        usd = floors.usd(configs, check=check)
+        step_s, usd = floors.step_s_and_usd(configs, check=check)
         joined_s = step_s[:, 1:].min(axis=1, initial=np.inf) if self.chains.joins else np.full(len(step_s), np.inf)
         self._put("alone", np.array(numbers), step_s[:, :1].min(axis=1, initial=np.inf), usd)
         self._put("joined", np.array(numbers), joined_s, usd)

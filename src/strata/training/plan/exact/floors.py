@@ -71,20 +71,25 @@ class ChainFloors:
 
     def step_s(self, settings: Sequence[ParallelConfig], *, check: Check = unlimited) -> Floats:
         """Return the floors [settings, m - 1] of pipelines over m domains, inf where there are none."""
-        rows = max(1, CELLS // max(1, len(self._columns)))
-        parts = [
-            self._step_s(self.works(settings[at : at + rows], check=check)) for at in range(0, len(settings), rows)
-        ]
-        width = max((part.shape[1] for part in parts), default=0)
-        return np.concatenate([np.empty((0, width)), *parts])
+        return self.step_s_and_usd(settings, check=check)[0]
 
-    def usd(self, settings: Sequence[ParallelConfig], *, check: Check = unlimited) -> Floats:
-        """Return what the batch costs at least [settings]: on devices that do it for the least and never wait."""
-        if not settings or any(
-            self.problem.fleet.domains[i].price_usd_per_device_hour is None for i in self.members
-        ):
-            return np.zeros(len(settings))
-        works = self.works(settings, check=check)
+    def step_s_and_usd(
+        self, settings: Sequence[ParallelConfig], *, check: Check = unlimited
+    ) -> tuple[Floats, Floats]:
+        """Return `step_s`, and what the batch costs at least [settings]: on devices that do it for the least and
+        never wait, 0 where a price is not known."""
+        rows = max(1, CELLS // max(1, len(self._columns)))
+        steps_s, usd = list[Floats](), [np.empty(0)]
+        for at in range(0, len(settings), rows):
+            works = self.works(settings[at : at + rows], check=check)
+            steps_s.append(self._step_s(works))
+            usd.append(self._usd(works))
+        width = max((part.shape[1] for part in steps_s), default=0)
+        return np.concatenate([np.empty((0, width)), *steps_s]), np.concatenate(usd)
+
+    def _usd(self, works: Works) -> Floats:
+        if any(self.problem.fleet.domains[i].price_usd_per_device_hour is None for i in self.members):
+            return np.zeros(len(works.microbatch_size))
         with np.errstate(invalid="ignore"):
             each = np.where(np.isfinite(works.work_s), works.usd_per_s * works.work_s, np.inf)
         least = each.min(axis=1, initial=np.inf)

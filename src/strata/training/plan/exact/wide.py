@@ -165,7 +165,8 @@ def bound(
     """
     floors, configs = ChainFloors(problem, range(len(problem.fleet.domains))), problem.configs
     is_known = alone > -np.inf
-    chains_s = floors.step_s(configs, check=check)[:, 1 if is_known else 0 :].min(initial=np.inf)
+    floors_s, usd = floors.step_s_and_usd(configs, check=check)
+    chains_s = floors_s[:, 1 if is_known else 0 :].min(initial=np.inf)
     if is_close:
         shared_s = shards.free_bound_s(enough_s=enough_s, check=check)
     else:
@@ -173,5 +174,5 @@ def bound(
     step_s = min(float(chains_s), shared_s)
     if not np.isfinite(step_s):
         return alone if is_known else np.inf
-    joined = float(score(problem.job, scales, step_s, 1.0, floors.usd(configs, check=check).min()))
+    joined = float(score(problem.job, scales, step_s, 1.0, usd.min()))
     return min(joined, alone) if is_known else joined
