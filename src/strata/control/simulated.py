@@ -2,7 +2,8 @@
 
 What a switch costs is paid here: an attempt after the first stands still for a restart and while weights are moved
 over the links as they then are. A stop lets the step in flight end and keeps a checkpoint, both within the
-restart's time, so no step is lost.
+restart's time, so no step is lost. Weights have moved once all of that time is over: who is stopped before begins
+the next move where the one before began, and what was paid is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from strata.control.sharing import Shares
 from strata.control.state import DomainSeen, LinkSeen, PartPhase, PartSeen, Start
 from strata.fleet.dynamics.replay import Replay
 from strata.fleet.fleet import Fleet
+from strata.training.hi_ppo.global_agent import RESTART_S
 from strata.workload.plan import TrainingPlan
 
 
 @dataclass(slots=True)
 class _Run:
-    """An attempt here. pause_s: left of its restart, inf while its weights cannot be moved at all."""
+    """An attempt here. before: the number of the plan by which its weights lay when it began, -1 for none.
+    pause_s: left of its restart and of their move, inf while they cannot be moved at all.
+    """
 
     job: str
     steps: int
@@ -36,7 +40,8 @@ class _Run:
 
 
 class SimulatedSites:
-    """All domains of a fleet. `trained`: steps done by job, parts of a step included.
+    """All domains of a fleet. `trained`: steps done by job, parts of a step included. `last_plan`: the plan by
+    which each job's weights lie.
 
     trace: factors of links. speeds: of domains, in the fleet's order. is_seen: whether either is measured.
     """
@@ -96,7 +101,8 @@ class SimulatedSites:
             index,
         )  # fmt: skip
         run.pause_s = self._pause_s(run)
-        self.runs[attempt.id], self.last_plan[attempt.job] = run, attempt.plan
+        self.runs[attempt.id] = run
+        self._arrive(run)
 
     def stop(self, attempt: str, domain: str) -> None:
         """End a part with a checkpoint."""
@@ -127,6 +133,7 @@ class SimulatedSites:
                     run.pause_s = self._pause_s(run)
                 trains_s = max(0.0, passed_s - run.pause_s)
                 run.pause_s = max(0.0, run.pause_s - passed_s)
+                self._arrive(run)
                 run.done = min(float(run.steps), run.done + trains_s * rate)
                 self.trained[run.job] = run.done
                 if run.done >= run.steps - 1e-6:
@@ -136,8 +143,12 @@ class SimulatedSites:
     def _pause_s(self, run: _Run) -> float:
         if run.before < 0:
             return 0.0
-        row = tuple(self.factors(self.now_s).tolist())
-        return float(run.candidates.moves_s(row)[run.before, run.candidates.index[run.plan]])
+        row, to = tuple(self.factors(self.now_s).tolist()), run.candidates.index[run.plan]
+        return RESTART_S if to == run.before else float(run.candidates.moves_s(row)[run.before, to])
+
+    def _arrive(self, run: _Run) -> None:
+        if run.pause_s == 0:
+            self.last_plan[run.job] = run.plan
 
     def _rates(self, factors: Floats) -> list[tuple[_Run, float]]:
         """Return the steps a second of what trains: jobs on one link have max-min fair shares of it."""
