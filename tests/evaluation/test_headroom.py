@@ -10,7 +10,7 @@ import pytest
 
 from strata.evaluation import headroom
 from strata.evaluation.headroom import EndlessJobs, Place
-from strata.evaluation.headroom_bound import most
+from strata.evaluation.headroom_bound import Course, most
 from strata.training.replan import rules
 from tests.learning.worlds.worlds import pool
 
@@ -20,9 +20,21 @@ STEPS, PLANS, RESTART, EACH = 5, 3, 0.3, 1.0
 def two_plans(pause):
     """One environment; plan 0 is to wait."""
     moves = ~np.eye(PLANS, dtype=bool)[None]
-    pool = SimpleNamespace(moves=moves, moved_s=np.array(pause)[None] - RESTART)
+    needs = np.array([[[0.0], [1.0], [1.0]]])
+    pool = SimpleNamespace(
+        moves=moves, moved_s=np.array(pause)[None] - RESTART, pair=np.array([[[1], [0], [1]]]), num_pairs=1,
+        needs=needs, devices=np.array([[2.0]]),
+    )  # fmt: skip
     settings = SimpleNamespace(restart_s=RESTART, interval_s=EACH)
-    return SimpleNamespace(pool=pool, row=np.zeros((1, 2), dtype=int), settings=settings)
+    row, instance = np.zeros((1, 2), dtype=int), np.zeros(1, dtype=int)
+    return SimpleNamespace(pool=pool, row=row, settings=settings, num_envs=1, instance=instance)
+
+
+def course(speeds, ups=None, fills=0.0):
+    """What comes to it; plan 1 uses the one link."""
+    speeds = np.asarray(speeds)[:, None]
+    ups = np.ones(speeds.shape, dtype=bool) if ups is None else ups
+    return Course(speeds, ups, np.full((*speeds.shape, 1), fills), np.ones((len(speeds), 1, 1)))
 
 
 def earned(speeds, plans, pause):
@@ -41,7 +53,7 @@ def test_no_course_of_plans_earns_more_than_the_bound_and_one_earns_as_much(seed
     rng = np.random.default_rng(seed)
     speeds = rng.random((STEPS, PLANS)) * [0, 1, 1]
     pause = [[0.3] * 3, [0.3, 0.3, rng.uniform(0.3, 2.5)], [0.3, rng.uniform(0.3, 2.5), 0.3]]
-    bound = most(two_plans(pause), speeds[:, None], np.ones((STEPS, 1, PLANS), dtype=bool), np.array([0]))
+    bound = most(two_plans(pause), course(speeds), np.array([0]))
     never_back = (plans for plans in product(range(PLANS), repeat=STEPS) if 0 not in plans[plans.count(0) :])
     best = max(earned(speeds, plans, pause) for plans in never_back)
     assert bound[0] == pytest.approx(best)
@@ -51,18 +63,29 @@ def test_who_lost_a_domain_starts_elsewhere_for_a_restart_alone():
     speeds = np.array([[0, 1, 0], [0, 0, 0.9], [0, 0, 0.9], [0, 0, 0.9], [0, 0, 0.9]])
     ups = np.ones((STEPS, 1, PLANS), dtype=bool)
     pause = [[0.3] * 3, [0.3, 0.3, 3.3], [0.3, 3.3, 0.3]]
-    alike = most(two_plans(pause), speeds[:, None], ups, np.array([0]))
+    alike = most(two_plans(pause), course(speeds, ups), np.array([0]))
     ups[1:, 0, 1] = False
-    lost = most(two_plans(pause), speeds[:, None], ups, np.array([0]))
+    lost = most(two_plans(pause), course(speeds, ups), np.array([0]))
     assert lost[0] == pytest.approx((1 + 0.9 * (4 - RESTART)) / STEPS)
     assert alike[0] < lost[0]
 
 
 def test_a_job_that_comes_later_earns_from_then_on():
-    speeds = np.tile([0.0, 1.0, 0.5], (STEPS, 1))[:, None]
-    ups = np.ones((STEPS, 1, PLANS), dtype=bool)
-    bound = most(two_plans([[0.3] * 3] * 3), speeds, ups, np.array([0, 3]))
+    speeds = np.tile([0.0, 1.0, 0.5], (STEPS, 1))
+    bound = most(two_plans([[0.3] * 3] * 3), course(speeds), np.array([0, 3]))
     assert bound[0] == pytest.approx((5 + 2) / 2 / STEPS)
+
+
+def test_jobs_that_share_a_domain_earn_no_more_together_than_its_devices_do():
+    speeds = np.tile([0.0, 1.0, 0.5], (STEPS, 1))
+    bound = most(two_plans([[0.3] * 3] * 3), course(speeds), np.zeros(8, dtype=int))
+    assert bound[0] == pytest.approx(2 / 8, rel=0.02)
+
+
+def test_jobs_that_share_a_link_earn_no_more_together_than_it_carries():
+    speeds = np.tile([0.0, 1.0, 0.2], (STEPS, 1))
+    bound = most(two_plans([[0.3] * 3] * 3), course(speeds, fills=1.0), np.zeros(2, dtype=int))
+    assert bound[0] == pytest.approx((1.0 + 0.2) / 2, rel=0.02)
 
 
 @pytest.fixture(autouse=True)

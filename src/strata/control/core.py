@@ -144,6 +144,7 @@ class Scheduler:
                 reason = decisions[-1].text
                 attempts[attempt.id] = replace(attempt, is_stopping=True, reason=reason)
                 jobs[attempt.job] = replace(job, next_plan=plan, next_devices=devices)
+                seen = seen.with_plan(attempt.job, plan)
                 room = Room.of(replace(state, jobs=jobs, attempts=attempts))
         return replace(state, jobs=jobs, attempts=attempts)
 
@@ -190,6 +191,7 @@ class Scheduler:
                 continue
             attempt = _attempt(job, plan, now_s)
             attempts[attempt.id], room = attempt, room.without(plan)
+            seen = seen.with_plan(attempt.job, plan)
             jobs[job.spec.name] = replace(
                 job, phase=JobPhase.RUNNING, attempts=attempt.number, next_plan=None, next_devices={}, retry_s=None
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +28,21 @@ class Measured:
         self._state, self._plans = state, plans
         self._seen: dict[bytes, History] = {}
 
+    def with_plan(self, job: str, plan: TrainingPlan) -> Measured:
+        """Return the same where a job goes to another plan: who decides after it reckons with that.
+
+        Jobs that decide at one time on one state would all leave the same link for the same other one.
+        """
+        if len(plan.domains) == 1 and job not in self._running:
+            return self
+        known = self._plans(self._state.fleet, self._state.jobs[job].spec)
+        result = copy(self)
+        result._shares = self._shares.with_loads(job, known.loads(plan, self._levels))
+        result._running = {name: item for name, item in self._running.items() if name != job}
+        if len(plan.domains) > 1:
+            result._running[job] = known, plan
+        return result
+
     def seen_by(self, job: str) -> History:
         """Return what a job sees."""
         shares = self._shares.of(job)
@@ -37,20 +53,29 @@ class Measured:
         return self._seen[key]
 
     @cached_property
+    def _levels(self) -> tuple[float, ...]:
+        return tuple(self._state.links.get(pair, LinkEstimate()).factor for pair in self._state.fleet.links)
+
+    @cached_property
+    def _running(self) -> dict[str, tuple[Candidates, TrainingPlan]]:
+        """Of what runs over several domains, or goes there when what runs has ended, by job."""
+        state, result = self._state, {}
+        for attempt in state.live:
+            job = state.jobs[attempt.job]
+            plan = job.next_plan or attempt.plan
+            if len(plan.domains) > 1:
+                result[attempt.job] = self._plans(state.fleet, job.spec), plan
+        return result
+
+    @cached_property
     def _factors(self) -> Floats:
         return links.history(self._state.fleet, self._state.links, self._state.domains)
 
     @cached_property
     def _shares(self) -> Shares:
         """Of what runs over several domains, with links at their levels: noise moves nobody's share."""
-        state = self._state
-        levels = tuple(state.links.get(pair, LinkEstimate()).factor for pair in state.fleet.links)
         alike: dict[tuple[Candidates, TrainingPlan], Mapping[int, float]] = {}
-        loads = {}
-        for attempt in state.live:
-            if len(attempt.parts) > 1:
-                key = self._plans(state.fleet, state.jobs[attempt.job].spec), attempt.plan
-                if key not in alike:
-                    alike[key] = key[0].loads(attempt.plan, levels)
-                loads[attempt.job] = alike[key]
-        return Shares(len(levels), loads)
+        for known, plan in self._running.values():
+            if (known, plan) not in alike:
+                alike[known, plan] = known.loads(plan, self._levels)
+        return Shares(len(self._levels), {job: alike[key] for job, key in self._running.items()})

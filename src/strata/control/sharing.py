@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -53,6 +54,18 @@ class Shares:
         for link in self._loads.get(job, ()):
             shares[link] = self._share(link, without=job)
         return shares
+
+    def with_loads(self, job: str, loads: Mapping[int, float]) -> Shares:
+        """Return the same where a job puts other loads on links."""
+        changed = {*self._loads.get(job, ()), *loads}
+        result = copy(self)
+        result._loads, result._on = {**self._loads, job: loads}, self._on.copy()
+        result._newcomer = self._newcomer.copy()
+        for link in changed:
+            on = {name: load for name, load in self._on[link].items() if name != job}
+            result._on[link] = on | ({job: loads[link]} if link in loads else {})
+            result._newcomer[link] = result._share(link)
+        return result
 
     def _share(self, link: int, *, without: str | None = None) -> float:
         others = [load for job, load in self._on[link].items() if job != without]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.evaluation.headroom_bound import alone, most
+from strata.evaluation.headroom_bound import Course, most
 from strata.learning.curriculum import EVALUATION, stream
 from strata.learning.tables.table import Choose
 from strata.learning.worlds import observe
@@ -56,7 +56,7 @@ LINKS: Final = {
 SEVERAL: Final = {1: tuple(LINKS)[:-1], 4: ("noise", "regimes", "outages", "stale probes", "arriving jobs"),
                   16: ("regimes", "arriving jobs")}  # fmt: skip
 FEW: Final = {1: SEVERAL[1], 4: ("regimes", "arriving jobs")}
-"""What is looked at by number of jobs: all of it, and what takes a minute."""
+"""What is looked at by number of jobs: all of it, and what takes two minutes."""
 
 FEW_DOMAINS: Final = (4, 8)
 ALL_DOMAINS: Final = (4, 8, 16, 32)
@@ -212,10 +212,8 @@ def _bound(pool: Pool, place: Place, seed: int) -> Floats:
     """Return what no rule earns more than in each episode: see `headroom_bound`."""
     world, rng = EndlessJobs(pool, place), np.random.default_rng(seed)
     world.reset(rng)
-    speeds, ups = [], []
+    parts = []
     for _ in range(world.settings.episode_steps):
-        speed, is_up = alone(world)
-        speeds.append(speed)
-        ups.append(is_up)
+        parts.append(Course.now(world))
         world.step(np.zeros(world.num_envs, dtype=np.int64), rng)
-    return most(world, np.stack(speeds), np.stack(ups), place.arrivals)
+    return most(world, Course.joined(parts), place.arrivals)
