@@ -65,6 +65,10 @@ ARRIVALS: Final = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.1,9,2\n"
 )
 VARY: Final = "time_s,West>East\n0,1.0\n10,0.5\n"
+ONE: Final = "\n".join(line for line in FLEET.splitlines() if "East" not in line and "links" not in line) + "\n"
+REQUESTS: Final = "at_s,prompt_tokens,output_tokens,ttft_s,latency_s\n" + "".join(
+    f"{number},100,20,0.05,0.45\n" for number in range(24)
+)
 STEPS: Final = "step,seconds\n" + "".join(f"{step},0.1\n" for step in range(12))
 ROLLOUT: Final = "qps 3.25\nqps 3.5\n"
 FAST: Final = ("--time-limit", "1s")
@@ -80,6 +84,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("plan", "serve", "FILE", "service.yaml", *FAST),
         ("whatif", "FILE", "job.yaml", "--set", "job.global_batch=32", *FAST),
         ("serve", "simulate", "FILE", "service.yaml", "--seconds", "5s", "--rate", "1"),
+        ("serve", "calibrate", "FILE", "service.yaml", "--log", "requests.csv"),
     ],
     "job.yaml": [
         ("lint", "FILE"),
@@ -90,6 +95,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("lint", "FILE"),
         ("plan", "serve", "fleet.yaml", "FILE", *FAST),
         ("serve", "simulate", "fleet.yaml", "FILE", "--seconds", "5s", "--rate", "1"),
+        ("serve", "calibrate", "one.yaml", "FILE", "--log", "requests.csv"),
     ],
     "config.json": [("model", "FILE")],
     "profile.yaml": [("lint", "FILE")],
@@ -122,6 +128,7 @@ TABLE: Final[dict[str, list[Call]]] = {
     ],
     "kubeconfig": [("kube", "acu", "--kubeconfig", "FILE"), ("kube", "why", "x", "--kubeconfig", "FILE")],
     "arrivals.csv": [("serve", "simulate", "fleet.yaml", "service.yaml", "--trace", "FILE")],
+    "requests.csv": [("serve", "calibrate", "one.yaml", "service.yaml", "--log", "FILE")],
     "steps.csv": [("calibrate", "fleet.yaml", "job.yaml", "--run", "plan.json:FILE")],
     "vary.csv": [
         ("simulate", "plan.json", "--vary", "FILE"),
@@ -151,7 +158,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with all good files, where all commands run, with no home, cluster or torch."""
     folder = tmp_path_factory.mktemp("broken")
     texts = {"fleet.yaml": FLEET, "job.yaml": JOB, "service.yaml": SERVICE, "arrivals.csv": ARRIVALS,
-             "vary.csv": VARY, "train.log": ROLLOUT, "steps.csv": STEPS}  # fmt: skip
+             "vary.csv": VARY, "train.log": ROLLOUT, "steps.csv": STEPS, "one.yaml": ONE,
+             "requests.csv": REQUESTS}  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
     documents = {"layers.json": POLICY, "plain.json": PLAIN, "kubeconfig": KUBECONFIG, "cases.json": SERVING_CASES,
@@ -304,6 +312,7 @@ ANSWERS: Final[dict[Call, Call]] = {
     ("fleet", "discover"): ("--local",),
     ("fleet", "show"): ("fleet.yaml",),
     ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1"),
+    ("serve", "calibrate"): ("one.yaml", "service.yaml", "--log", "requests.csv"),
     ("serve", "simulate"): ("fleet.yaml", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ("kube", "acu"): ("--snapshot", "snapshot.json"),
     ("kube", "why"): ("job/train", "--snapshot", "snapshot.json"),

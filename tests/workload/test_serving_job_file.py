@@ -10,6 +10,7 @@ import pytest
 from strata.errors import BadFile, UsageError
 from strata.files import bundled_names
 from strata.workload.schema import BUNDLED_JOBS
+from strata.workload.serving_job import ServingRatios
 from strata.workload.serving_schema import BUNDLED_SERVING_JOBS, load_serving_job
 
 HEAD = """\
@@ -58,6 +59,8 @@ def test_every_value_arrives_in_si_units(written):
             "precision: {weights: fp8, kv: fp8}\n"
             "memory_headroom: 10%\n"
             "efficiency: {flops: 0.4, bandwidth: 0.6}\n"
+            "calibration: {H100: {step: 1.1, sequence: 0.002, context: 0.9}}\n"
+            "engine: {sequences: 128, step_tokens: 2048}\n"
             "strategy: dp\n"
             "routing: rr\n"
         )
@@ -66,6 +69,8 @@ def test_every_value_arrives_in_si_units(written):
     assert (job.demand.ttft_goal_s, job.demand.tpot_goal_s) == (2.0, 0.05)
     assert (job.weights, job.kv, job.strategy, job.routing) == ("fp8", "fp8", "dp", "rr")
     assert (job.memory_headroom, job.flops_efficiency, job.bandwidth_efficiency) == (0.1, 0.4, 0.6)
+    assert job.calibration == {"H100": ServingRatios(1.1, 0.002, 0.9, 1.0)}
+    assert (job.sequences, job.step_tokens) == (128, 2048)
 
 
 @pytest.mark.parametrize(("text", "per_s"), [("28/s", 28), ("28", 28), ("3600/h", 1), ("0", 0), ("0.5/s", 0.5)])

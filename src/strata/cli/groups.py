@@ -28,6 +28,10 @@ serve = _group(
             "Route OpenAI-compatible requests onto the nodes that join.",
         ),
         "worker": ("strata.cli.serve_worker:worker", "Host a range of a real small transformer's layers."),
+        "calibrate": (
+            "strata.cli.serve_calibrate:calibrate",
+            "Fit what a pipeline takes to a log of its requests, or to its answers.",
+        ),
         "simulate": ("strata.cli.serve_simulate:simulate", "Play arrivals and failures on a fleet; no GPU."),
     },
 )

@@ -97,6 +97,7 @@ def simulate(
     """
     from strata.cli.serve_arrivals import drawn, of_trace
     from strata.cli.serve_arrivals import seconds as parse_s
+    from strata.decision import worst
     from strata.fleet.schema import load_fleet
     from strata.serving.observe import nodes_of, unusable
     from strata.serving.planning.goal import Goal
@@ -152,7 +153,7 @@ def simulate(
     if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
         raise Infeasible(f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}")
-    trust = str(serving_job.efficiencies_trust)
+    trust = str(worst(*(serving_job.trust_of(node.accelerator, node.trust) for node in nodes)))
     data: Data = {
         "fleet": fleet, "job": serving_job.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
         **report(replay, serving_job.demand, seed=seed), "trust": trust,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -45,12 +46,27 @@ class HopTable(ABC):
         """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
 
 
+class StepCurve(NamedTuple):
+    """Seconds of a decode step by sequences, straight between those that are named, and by cached tokens."""
+
+    sequences: tuple[float, ...]
+    seconds: tuple[float, ...]
+    cached_token_s: float
+
+    def at(self, sequences: float, cached_tokens: float) -> float:
+        """Return the seconds of a step over sequences that have so many tokens cached, all together."""
+        i = min(max(bisect_left(self.sequences, sequences), 1), len(self.sequences) - 1)
+        (left, right), (low, high) = self.sequences[i - 1 : i + 1], self.seconds[i - 1 : i + 1]
+        return low + (high - low) * (sequences - left) / (right - left) + self.cached_token_s * cached_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class StageServer:
     """A node and the layers [first, end) it serves.
 
     decode: of one step over its sequences, the head with the last stage; prefill: over the prompt's tokens.
     slots: sequences it decodes together at most; kv_tokens: tokens its KV memory holds for this range.
+    curve: what `decode` is a line through, for simulations.
     """
 
     node_id: str
@@ -60,6 +76,11 @@ class StageServer:
     prefill: Line
     slots: int
     kv_tokens: int
+    curve: StepCurve | None = None
+
+    def decode_s(self, sequences: float, cached_tokens: float) -> float:
+        """Return the seconds of a step over sequences that have so many tokens cached, all together."""
+        return self.decode.at(sequences) if self.curve is None else self.curve.at(sequences, cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)

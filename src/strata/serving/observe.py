@@ -16,6 +16,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
+from strata.serving.expected import curve_of, expected_terms, step_curves
 from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
@@ -23,7 +24,7 @@ from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNo
 from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
-from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
+from strata.simulate.inference.roofline import Terms, parts_of
 from strata.simulate.kernel_rates import InferenceShares
 from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
@@ -31,9 +32,6 @@ from strata.workload.serving_job import Demand, Derating
 
 ASSUMED_BANDWIDTH_BYTES_PER_S: Final = 1e9 / 8
 """Of a hop nobody has measured: 1 Gbit/s."""
-MOST_SEQUENCES: Final = 256
-"""Sequences that engines decode together at most, however much memory there is (`max_num_seqs` of vLLM)."""
-
 _USUAL: Final = Derating()
 
 
@@ -89,6 +87,7 @@ def nodes_of(fleet: Fleet, *, groups: Mapping[str, int] | None = None) -> tuple[
                 intra_bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
                 intra_latency_s=domain.intra_latency_s,
                 shares=InferenceShares.of(card),
+                accelerator=card.name,
             )
             for machine in ids[domain.name]
             for latencies, bandwidths in [
@@ -121,7 +120,7 @@ def pool_of(
     them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
-    decode, prefill = _roofline(nodes, model, demand, derating)
+    decode, prefill = expected_terms(nodes, model, demand, derating)
     steps = _calibrated(decode.at(demand.batch, demand.context), nodes, decode, "decode", calibration)
     prompts = _calibrated(prefill.at(demand.prompt_tokens, 0.0), nodes, prefill, "prefill", calibration)
     usable = np.array([node.usable_bytes(derating.memory_headroom) for node in nodes], dtype=float)
@@ -149,7 +148,7 @@ def pool_of(
         model.embedding_bytes,
         model.head_bytes,
         model.tied_bytes,
-        MOST_SEQUENCES,
+        derating.sequences,
     )
     return NodePool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held, kv=kv)
 
@@ -162,12 +161,14 @@ def layout_of(
     *,
     calibration: Calibration | None = None,
     derating: Derating = _USUAL,
+    has_curves: bool = False,
 ) -> Layout:
     """Return what routers decide on: a server for each stage, and the hops between the nodes.
 
     Decode lines are exact for one sequence and for the demanded batch, at its mean context; prefill lines for one
     token and for the demanded prompt. A whole backend (`Node.model`) is a pipeline of its own, listed or not; what
-    it says of its own slots and KV memory is believed.
+    it says of its own slots and KV memory is believed. has_curves: whether servers know steps of any number of
+    sequences and cached tokens, which measurements of single nodes do not correct.
     """
     by_id = {node.node_id: node for node in nodes}
     listed = {stage.node_id for stages in pipelines for stage in stages}
@@ -175,7 +176,8 @@ def layout_of(
     everything = (*pipelines, *((Stage(node_id, 0, model.num_layers),) for node_id in alone))
     stages = list(dict.fromkeys(stage for pipeline in everything for stage in pipeline))
     used = [by_id[stage.node_id] for stage in stages]
-    decode, prefill = _roofline(used, model, demand, derating)
+    decode, prefill = expected_terms(used, model, demand, derating)
+    steps_s = step_curves(used, model, derating) if has_curves else None
     servers = []
     for i, (node, stage) in enumerate(zip(used, stages, strict=True)):
         steps, prompts = _row(decode, i), _row(prefill, i)
@@ -191,7 +193,7 @@ def layout_of(
         )
         if node.model:
             tokens = node.kv_tokens or tokens or (node.slots or demand.batch) * demand.kv_tokens
-        slots = min(MOST_SEQUENCES, tokens // max(demand.kv_tokens, 1))
+        slots = min(derating.sequences, tokens // max(demand.kv_tokens, 1))
         servers.append(
             StageServer(
                 *stage,
@@ -199,6 +201,7 @@ def layout_of(
                 prefill=_line(prompts, stage, model.num_layers, 0.0),
                 slots=(node.slots or slots) if node.model else slots,
                 kv_tokens=tokens,
+                curve=None if steps_s is None else curve_of(steps_s[:, i], steps, stage, model.num_layers),
             )
         )
     far = Line(FAR.fixed_s, model.hidden_bytes / ASSUMED_BANDWIDTH_BYTES_PER_S)
@@ -230,35 +233,6 @@ def _hop(fleet: Fleet, source: Domain, dest: Domain) -> tuple[float, float]:
     if link is None:
         return np.inf, ASSUMED_BANDWIDTH_BYTES_PER_S
     return link.latency_s, min([*bandwidth, link.bandwidth_bytes_per_s])
-
-
-def _roofline(nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating: Derating) -> tuple[Terms, Terms]:
-    """Return the terms of a decode step and of a prompt, before anything is measured."""
-    flops = np.array([node.compute_capability for node in nodes], dtype=float)
-    bandwidth = np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float)
-    stated, of_bandwidth = derating.flops_efficiency, derating.bandwidth_efficiency
-    shares = [node.shares for node in nodes]
-    matmul, narrow, attention, memory = (
-        np.array([getattr(each, name) for each in shares], dtype=float)
-        for name in ("matmul", "matmul_fp8", "attention", "memory")
-    )
-    if stated is not None:
-        matmul = narrow = attention = np.full(len(nodes), stated)
-    speedup = np.ones(len(nodes))
-    if model.weights == "fp8":
-        fp8 = narrow * np.array([node.fp8_capability for node in nodes], dtype=float)
-        np.divide(fp8, matmul * flops, out=speedup, where=(fp8 > 0) & (flops > 0))
-    rates = Rates(
-        flops * matmul,
-        bandwidth * (memory if of_bandwidth is None else of_bandwidth),
-        speedup,
-        attention / matmul,
-        ranks=np.array([node.num_devices for node in nodes], dtype=int),
-        intra_bandwidth_bytes_per_s=np.array([node.intra_bandwidth_bytes_per_s for node in nodes]),
-        intra_latency_s=np.array([node.intra_latency_s for node in nodes]),
-    )
-    decode = decode_terms(model, rates, batch=demand.batch, context=demand.context)
-    return decode, prefill_terms(model, rates, tokens=demand.prompt_tokens)
 
 
 def _row(terms: Terms, i: int) -> Terms:

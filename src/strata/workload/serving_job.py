@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
-from strata.decision import UNHASHED, Trust
+from strata.decision import UNHASHED, Trust, worst
 from strata.workload.inference import ModelInfo
 from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
 Kv = Literal["bf16", "fp8"]
 
+MOST_SEQUENCES: Final = 256
+"""Sequences that engines decode together at most where the job does not say (`max_num_seqs` of vLLM)."""
+STEP_TOKENS: Final = 512
+"""Tokens of prompts that ride along with one decode step (Sarathi-Serve's middle setting; assumed)."""
+
+
+class ServingRatios(NamedTuple):
+    """What engines on an accelerator were measured to take, over what is expected: `strata serve calibrate`.
+
+    step: a decode step less what its cached tokens take; sequence: what each sequence adds to it, as a share of a
+    step with one; context: cached tokens; prompt: tokens of prompts.
+    """
+
+    step: float = 1.0
+    sequence: float = 0.0
+    context: float = 1.0
+    prompt: float = 1.0
+
 
 class Derating(NamedTuple):
-    """Shares of what is published: memory left free, and of peaks what is reached until nodes are measured.
+    """What is reached of what is published: memory left free, shares of peaks until nodes are measured.
 
-    None: what the kernels of each node's accelerator reach (`simulate.kernel_rates`).
+    None: what the kernels of each node's accelerator reach (`simulate.kernel_rates`). ratios: by accelerator, what
+    was measured over either. sequences: that are decoded together at most, however much memory there is.
     """
 
     memory_headroom: float = MEMORY_HEADROOM
     flops_efficiency: float | None = None
     bandwidth_efficiency: float | None = None
+    ratios: Mapping[str, ServingRatios] = MappingProxyType({})
+    sequences: int = MOST_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +95,19 @@ class ServingJob:
     strategy: Literal["auto", "dp", "greedy"] = "auto"
     routing: Literal["auto", "dp", "rr"] = "auto"
     longest_tokens: int = field(default=0, metadata={UNHASHED: True})
+    calibration: Mapping[str, ServingRatios] = field(default_factory=dict)
+    sequences: int = MOST_SEQUENCES
+    step_tokens: int = STEP_TOKENS
 
     @property
     def derating(self) -> Derating:
-        """Memory left free and the efficiencies, together."""
-        return Derating(self.memory_headroom, self.flops_efficiency, self.bandwidth_efficiency)
+        """Memory left free, the efficiencies and what was measured over them, together."""
+        efficiencies = self.flops_efficiency, self.bandwidth_efficiency
+        return Derating(self.memory_headroom, *efficiencies, self.calibration, self.sequences)
+
+    def trust_of(self, accelerator: str, figures: Trust) -> Trust:
+        """Return how good times on an accelerator are, whose own figures are to be trusted so much."""
+        return Trust.CALIBRATED if accelerator in self.calibration else worst(self.efficiencies_trust, figures)
 
     @property
     def efficiencies_trust(self) -> Trust:

@@ -21,9 +21,12 @@ from strata.workload.model import ModelSpec
 from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.schema import model_at
 from strata.workload.serving_job import (
+    MOST_SEQUENCES,
+    STEP_TOKENS,
     Demand,
     Kv,
     ServingJob,
+    ServingRatios,
     Weights,
 )
 
@@ -86,6 +89,29 @@ class EfficiencyEntry(FileModel):
     bandwidth: Efficiency | None = None
 
 
+class EngineEntry(FileModel):
+    """Limits of the engines: sequences decoded together, tokens of prompts read in one step."""
+
+    sequences: Whole = MOST_SEQUENCES
+    step_tokens: Whole = STEP_TOKENS
+
+
+Ratio = Annotated[float, Field(gt=0, le=1000)]
+
+
+class RatiosEntry(FileModel):
+    """What `strata serve calibrate` printed of one accelerator: times measured over those expected.
+
+    step: a decode step, cached tokens left out; sequence: added by each sequence, as a share of a step with one;
+    context: cached tokens; prompt: tokens of prompts.
+    """
+
+    step: Ratio = 1.0
+    sequence: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    context: Ratio = 1.0
+    prompt: Ratio = 1.0
+
+
 class ServingJobFile(FileModel):
     """`kind: ServingJob`. `model`: a shipped name, a config.json or a folder with one; paths from this file."""
 
@@ -98,6 +124,8 @@ class ServingJobFile(FileModel):
     precision: PrecisionEntry = PrecisionEntry()
     memory_headroom: Annotated[Share, Field(ge=0, lt=1)] = MEMORY_HEADROOM
     efficiency: EfficiencyEntry = EfficiencyEntry()
+    calibration: dict[Name, RatiosEntry] = Field(default_factory=dict)
+    engine: EngineEntry = EngineEntry()
     strategy: Literal["auto", "dp", "greedy"] = "auto"
     routing: Literal["auto", "dp", "rr"] = "auto"
 
@@ -157,5 +185,11 @@ def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
         strategy=file.strategy,
         routing=file.routing,
         longest_tokens=demand.longest or 0,
+        calibration={
+            name: ServingRatios(entry.step, entry.sequence, entry.context, entry.prompt)
+            for name, entry in file.calibration.items()
+        },
+        sequences=file.engine.sequences,
+        step_tokens=file.engine.step_tokens,
     )
     return job.stored(weights=precision.weights, kv=precision.kv)

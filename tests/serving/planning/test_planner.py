@@ -18,7 +18,7 @@ from strata.simulate.memory import FIXED_BYTES
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 from strata.workload.precision import MEMORY_HEADROOM
-from strata.workload.serving_job import Demand, ServingJob
+from strata.workload.serving_job import Demand, ServingJob, ServingRatios
 from tests.support.builders import card, domain, fleet
 
 LLAMA = ModelInfo.of(model("llama-3.1-8b"))  # 32 layers, 15 GiB in bf16
@@ -174,6 +174,22 @@ def test_links_that_set_the_pace_are_said_to():
 def test_a_plan_is_as_good_as_the_efficiencies_it_assumes(efficiencies, trust):
     answer = plan(fleet(nodes("a", 1, gib=24)), job(**efficiencies))
     assert answer.decision.trust is answer.estimate.trust is trust
+
+
+def test_a_calibrated_plan_takes_as_much_longer_as_was_measured_and_says_so():
+    hardware = fleet(nodes("a", 1, gib=24))
+    (card,) = {domain.accelerator.name for domain in hardware.domains}
+    twice = ServingRatios(2.0, 0.0, 2.0, 2.0)
+    plain, slow = plan(hardware, job()), plan(hardware, job(calibration={card: twice}))
+    assert slow.estimate.decode_s == pytest.approx(2 * plain.estimate.decode_s)
+    assert slow.estimate.ttft_s == pytest.approx(2 * plain.estimate.ttft_s)
+    assert slow.decision.trust is slow.estimate.trust is Trust.CALIBRATED
+    assert plan(hardware, job(calibration={"another": twice})).estimate == plain.estimate
+
+
+def test_no_more_sequences_than_the_job_says_are_decoded_together():
+    (pipeline,) = plan(fleet(nodes("a", 1, gib=80)), job(sequences=7)).plan.pipelines
+    assert [stage.slots for stage in pipeline.stages] == [7]
 
 
 def test_the_answer_does_not_depend_on_the_order_of_domains():

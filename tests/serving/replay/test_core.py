@@ -194,7 +194,8 @@ def test_routers_foresee_of_an_idle_cluster_what_the_replay_then_gives(routing):
     run, core = replayed(near("ab"), [Request(1.0, 200, 100)], end_s=10.0, routing_strategy=routing)
     foreseen = next(one["foreseen"] for one in core.explain("r1")["timeline"] if "foreseen" in one)
     assert foreseen["ttft_s"] == pytest.approx(run.record.ttft_s[0])
-    assert foreseen["tpot_s"] == pytest.approx(run.record.tpot_s[0])
+    # Routers reckon with the mean context, the replay with that of each step.
+    assert foreseen["tpot_s"] == pytest.approx(run.record.tpot_s[0], rel=1e-3)
 
 
 befallen = st.lists(

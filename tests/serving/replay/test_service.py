@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.layout import Line
+from strata.serving.layout import Line, StepCurve
 from strata.serving.replay.fault_events import FaultEvent
 from strata.workload.requests import Request
 from tests.serving.replay.worlds import pipeline, ran, replay
@@ -35,8 +35,8 @@ def test_a_pipeline_adds_its_stages_and_hops_the_closing_one_too():
 
 def test_microbatches_fill_a_pipeline_so_that_the_slowest_stage_sets_the_pace():
     # Four sequences on two stages are two microbatches of two: each stage is busy twice a step.
-    run = ran([(0.0, 1, 101)] * 4, pipeline("a", "b"), decode=Line(0.01, 0.005))
-    assert run.record.tpot_s[0] == pytest.approx(2 * 0.01 + 4 * 0.005)
+    run = ran([(0.0, 1, 10_001)] * 4, pipeline("a", "b"), decode=Line(0.01, 0.005))
+    assert run.record.tpot_s[0] == pytest.approx(2 * 0.01 + 4 * 0.005, rel=1e-3)
 
 
 def test_hops_set_the_pace_where_they_are_longer_than_the_work():
@@ -45,9 +45,10 @@ def test_hops_set_the_pace_where_they_are_longer_than_the_work():
 
 
 def test_a_second_sequence_slows_the_first_from_its_first_token_on():
-    # Alone a step takes 10 ms, together 20 ms: 50 tokens until 0.5 s, then 50 more at half the pace.
+    # Alone a step takes 10 ms, together 20 ms: 50 tokens until 0.5 s, one and a half while the second's prompt
+    # rides along with a step and its token comes with the next one's end, then the rest at half the pace.
     run = ran([(0.0, 1, 101), (0.5, 1, 1001)], pipeline("a"), decode=Line(0.0, 0.01))
-    assert run.record.latency_s[0] == pytest.approx(1.5)
+    assert run.record.latency_s[0] == pytest.approx(0.515 + 48.5 * 0.02)
 
 
 def test_prompts_are_read_one_after_the_other():
@@ -60,7 +61,7 @@ def test_a_prompt_that_is_read_stretches_decode_steps_by_a_chunk():
     run = replay([(0.0, 1, 10_001), (1.0, 5120, 2)], pipeline("a"), decode=Line(0.01), prefill=Line(0.0, 1e-4))
     run.run()
     reading_s = 10 * (0.01 + 0.0512)
-    assert run.record.ttft_s[0] == pytest.approx(reading_s, rel=1e-3)
+    assert run.record.ttft_s[0] == pytest.approx(reading_s + 0.01 / 2, rel=1e-3)
     assert run.record.latency_s[1] == pytest.approx(100.0 + 10 * 0.0512, rel=1e-3)
 
 
@@ -68,8 +69,8 @@ def test_decode_that_waits_for_hops_leaves_its_time_to_prefill():
     lines = {"decode": Line(0.01), "prefill": Line(0.0, 1e-4), "hop": Line(0.5)}
     run = ran([(0.0, 1, 101), (20.0, 5120, 2)], pipeline("a", "b"), **lines)
     assert run.record.latency_s[1] == pytest.approx(run.record.ttft_s[1] + 100 * 1.02)
-    # The reading node decodes for 10 ms of each 1.02 s; two stages and the hops come on top.
-    assert run.record.ttft_s[0] == pytest.approx(0.512 / (1 - 0.01 / 1.02) + 0.512 + 1.0, rel=1e-3)
+    # The reading node decodes for 10 ms of each 1.02 s; two stages, hops and half a step come on top.
+    assert run.record.ttft_s[0] == pytest.approx(0.512 / (1 - 0.01 / 1.02) + 0.512 + 1.0 + 0.005, rel=1e-3)
 
 
 def test_a_slow_node_slows_what_it_does_from_then_on():
@@ -165,3 +166,26 @@ def test_every_request_ends_once_whatever_befalls_the_nodes(requests, slots, at_
     assert not any(machine.heads or machine.paths for machine in run.service.machines.values())
     longest = max(map(len, (machine.reading for machine in run.service.machines.values())))
     assert longest == 0
+
+
+def test_short_prompts_share_a_step_and_long_ones_take_several():
+    # A step of prompts takes 10 ms besides its tokens, each 0.1 ms: ten of 50 tokens are one step of 60 ms in an
+    # engine; here they end one after the other, and what is left has steps of its own.
+    together = ran([(0.0, 50, 1)] * 10, pipeline("a"), prefill=Line(0.01, 1e-4))
+    assert 0.01 + 500e-4 <= max(together.record.ttft_s) < 0.6 * (10 * 0.01 + 500e-4)
+    long = ran([(0.0, 2048, 1)], pipeline("a"), prefill=Line(0.01, 1e-4))
+    assert long.record.ttft_s[0] == pytest.approx(4 * 0.01 + 2048e-4)
+
+
+def test_steps_get_longer_with_what_is_cached():
+    # 10 ms and 10 us for each cached token: after a prompt of 100, the n-th step takes 11 ms and n times 10 us.
+    curve = StepCurve((1.0, 512.0), (0.01, 0.01), 1e-5)
+    run = ran([(0.0, 100, 1001)], pipeline("a"), decode=Line(1.0), curve=curve)
+    assert run.record.latency_s[0] == pytest.approx(1000 * 0.011 + 1e-5 * 1000**2 / 2, rel=0.01)
+
+
+def test_a_step_between_two_points_of_the_curve_lies_between_them():
+    curve = StepCurve((1.0, 2.0, 4.0), (0.01, 0.02, 0.02), 0.0)
+    run = ran([(0.0, 1, 10_001)] * 3, pipeline("a"), curve=curve)
+    assert run.record.tpot_s[0] == pytest.approx(0.02, rel=1e-3)
+    assert [curve.at(n, 0.0) for n in (0.5, 1.5, 3.0, 6.0)] == pytest.approx([0.005, 0.015, 0.02, 0.02])

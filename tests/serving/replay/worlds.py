@@ -54,12 +54,12 @@ def pipeline(*names):
     return tuple(Stage(name, i, i + 1) for i, name in enumerate(names))
 
 
-def layout(stages, *, decode=Line(0.01), prefill=Line(), hop=Line()):  # noqa: B008 (a NamedTuple of numbers)
+def layout(stages, *, decode=Line(0.01), prefill=Line(), hop=Line(), curve=None):  # noqa: B008 (a NamedTuple of numbers)
     """The lines of a pipeline of like nodes."""
     names = [stage.node_id for stage in stages]
     return Layout(
         len(stages),
-        tuple(StageServer(s.node_id, s.first, s.end, decode, prefill, 1000, 10**9) for s in stages),
+        tuple(StageServer(s.node_id, s.first, s.end, decode, prefill, 1000, 10**9, curve) for s in stages),
         (stages,),
         {(a, b): hop for a in names for b in names if a != b},
     )

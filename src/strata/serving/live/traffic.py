@@ -19,7 +19,7 @@ DRIFT: Final = 1.5
 """Times what was planned for that the tokens of a sequence, or the sequences, must be, or a part of it: to plan
 anew for less would not pay (assumed)."""
 MOST_BATCH: Final = 256
-"""Sequences a pipeline is planned for at most, as `observe.MOST_SEQUENCES`."""
+"""Sequences a pipeline is planned for at most, as `workload.serving_job.MOST_SEQUENCES`."""
 
 
 @dataclass(slots=True)

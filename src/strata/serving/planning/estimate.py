@@ -149,17 +149,17 @@ def _pipeline(
         goodput_per_s=most.goodput_per_s,
         decode_s=performance.decode_s,
         ttft_s=ttft_s(layout, served, demand),
-        trust=_trust(fleet, nodes, names, job.efficiencies_trust),
+        trust=_trust(fleet, nodes, names, job),
         kv_tokens=min(server.kv_tokens for server in served),
     )
 
 
-def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str], efficiencies: Trust) -> Trust:
-    """Return the worst of the cards' figures, of the links between domains in a row, and of the efficiencies."""
+def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str], job: ServingJob) -> Trust:
+    """Return the worst of times on the nodes, and of the links between domains in a row."""
     domains = [name.rpartition("/")[0] for name in names]
     links = [fleet.link(a, b) for a, b in pairwise([*domains, domains[0]]) if a != b]
     of_links = (link.trust for link in links if link is not None)
-    return worst(efficiencies, *(nodes[name].trust for name in names), *of_links)
+    return worst(*(job.trust_of(nodes[name].accelerator, nodes[name].trust) for name in names), *of_links)
 
 
 def _tightest(pipelines: Sequence[PlannedPipeline], demand: Demand) -> tuple[int, int, float] | None:

@@ -83,7 +83,9 @@ class ServingAnswer:
                 "batch": job.demand.batch,
                 "flops_efficiency": job.flops_efficiency,
                 "bandwidth_efficiency": job.bandwidth_efficiency,
-                "efficiencies_trust": str(job.efficiencies_trust),
+                "efficiencies_trust": str(
+                    estimate.trust if estimate.trust is Trust.CALIBRATED else job.efficiencies_trust
+                ),
             }
         return {
             **self.plan.model_copy(update={"inputs": dict(inputs)}).to_dict(),

@@ -18,12 +18,14 @@ from strata.serving.live.core import Core
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.fault_events import FaultEvent
+from strata.serving.replay.path import ReplayAttempt, ReplayNode
 from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
-from strata.serving.replay.service import ReplayAttempt, ReplayNode, SimulatedService
+from strata.serving.replay.service import SimulatedService
 from strata.serving.request import RequestSignal
 from strata.serving.wire import StepSample
 from strata.simulate.event_clock import EventClock
 from strata.workload.requests import Request
+from strata.workload.serving_job import STEP_TOKENS
 
 WARM_UP_S: Final = 10.0
 """Virtual time before the first request: joins settle, the first plan is made and loaded."""
@@ -44,7 +46,8 @@ class ReplayEnvironment:
     until those who wait for it notice the broken connection; infinite: only missing heartbeats tell.
     patience_s: how long a client waits for its first token. ttft_goal_s, tpot_goal_s: of each request.
     start_s, end_s: what is measured lies between them; arrivals end at the latter. drain_s: how long those that
-    are there then may still take. context: cached tokens, for the samples that nodes send.
+    are there then may still take. context: cached tokens, for the samples that nodes send. step_tokens:
+    of prompts, in one step.
     """
 
     layout_of: Callable[[Pipeline], Layout]
@@ -60,6 +63,7 @@ class ReplayEnvironment:
     end_s: float = math.inf
     drain_s: float = 600.0
     context: float = 0.0
+    step_tokens: int = STEP_TOKENS
 
 
 @dataclass(slots=True)
@@ -88,7 +92,11 @@ class Replay:
         self.record = Record()
         self.clock = EventClock(-WARM_UP_S)
         self.service = SimulatedService(
-            self.clock, environment.layout_of, first_token=self._first_token, finished=self._finished
+            self.clock,
+            environment.layout_of,
+            step_tokens=environment.step_tokens,
+            first_token=self._first_token,
+            finished=self._finished,
         )
         self.waiting: dict[str, SimulatedRequest] = {}
         self.reasons: dict[str, int] = {}
@@ -256,7 +264,9 @@ class Replay:
         for stage, server in machine.servers.items():
             if server.count:
                 units = max(1, round(server.count / server.rounds))
-                seconds = machine.factor * server.lines.decode.at(units)
+                if server.lines.curve is not None:
+                    context = server.context_tokens / server.count
+                seconds = machine.factor * server.lines.decode_s(units, units * context)
                 samples.append(StepSample("decode", stage.first, stage.end, units, context, seconds))
         if machine.reading:
             first = machine.reading[0]
@@ -340,12 +350,14 @@ class Replay:
         self.waiting.pop(name, None)
         if math.isnan(simulated.sent_s):
             simulated.sent_s = self.clock.now
+        tokens = simulated.request.prompt_tokens + simulated.generated
         attempt = ReplayAttempt(
             name,
             instruction.attempt,
             route,
-            read_tokens=max(1, simulated.request.prompt_tokens + simulated.generated - route.cached_tokens),
+            read_tokens=max(1, tokens - route.cached_tokens),
             new_tokens=simulated.request.output_tokens - simulated.generated,
+            cached_tokens=min(route.cached_tokens, tokens - 1),
         )
         self._attempts[name] = attempt
         self.service.start(attempt)

@@ -5,10 +5,13 @@ takes as long as its slowest node is busy with all of them, or as one microbatch
 is longer. All sequences of a path go forward at that pace, which only changes when something comes, goes, fails
 or slows down; between such moments tokens are a line over time and are integrated exactly.
 
-*Prefill*: one prompt at a time on the path's slowest node, first come, first served; the other stages and the
-hops add their time once. It is cut into chunks that ride along with decode steps (Sarathi-Serve, arXiv
-2403.02310): a node spends on prefill what decode leaves of a step, and at least one chunk a step, by which the
-step gets longer. Prefill on the other nodes does not slow decode: an approximation.
+Steps get longer as sequences do: by the tokens cached, where the layout says what one takes.
+
+*Prefill*: on the path's slowest node, first come, first served; the other stages and the hops add their time once.
+A step has room for `step_tokens` of prompts, of several where they are short (Sarathi-Serve, arXiv 2403.02310): a
+node spends on prefill what decode leaves of a step, and at least these tokens a step, by which the step gets
+longer. What a step of prompts takes besides its tokens (weights are read) is decode's already where it decodes.
+Prefill on the other nodes does not slow decode: an approximation.
 
 What the router has let in runs: slots and KV memory are its business. A node's factor stretches all its times.
 """
@@ -17,127 +20,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
-from strata.serving.layout import Layout, Line, Route, StageServer
-from strata.serving.planning.allocation import Pipeline, Stage
+from strata.serving.layout import Layout, Line
+from strata.serving.planning.allocation import Pipeline
+from strata.serving.replay.path import Path, ReplayAttempt, ReplayNode, ReplayServer
 from strata.simulate.event_clock import EventClock
+from strata.workload.serving_job import STEP_TOKENS
 
-CHUNK_TOKENS: Final = 512
-"""Tokens of a prompt that ride along with one decode step (Sarathi-Serve's middle setting; assumed)."""
 _CLOSE: Final = 1e-6
 """A token that is so nearly there is there."""
-
-
-@dataclass(slots=True, eq=False)
-class ReplayAttempt:
-    """A request on a route: tokens to read, tokens to generate, and how far it is.
-
-    target: where the path's count of tokens will stand when it is done. work_s: prefill that is left, chunk_s: of
-    one chunk of it; onward_s: from there to the first token.
-    """
-
-    request_id: str
-    number: int
-    route: Route
-    read_tokens: int
-    new_tokens: int
-    state: Literal["reading", "passing", "decoding", "over"] = "reading"
-    path: Path | None = None
-    reader: ReplayNode | None = None
-    work_s: float = 0.0
-    chunk_s: float = 0.0
-    onward_s: float = 0.0
-    target: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class _Server:
-    """A range of layers on a machine and the sequences it decodes; `depth`: stages of its pipeline."""
-
-    lines: StageServer
-    depth: int
-    count: int = 0
-
-    @property
-    def rounds(self) -> int:
-        return min(self.depth, self.count)
-
-
-@dataclass(slots=True, eq=False)
-class ReplayNode:
-    """One node: what it decodes and reads, and how busy it was; `heads` are requests whose route begins here."""
-
-    node_id: str
-    is_up: bool = True
-    factor: float = 1.0
-    servers: dict[Stage, _Server] = field(default_factory=dict)
-    paths: dict[Path, None] = field(default_factory=dict)
-    reading: deque[ReplayAttempt] = field(default_factory=deque)
-    heads: dict[str, None] = field(default_factory=dict)
-    work_s: float = 0.0
-    chunk_s: float = 0.0
-    share: float = 0.0
-    load: float = 0.0
-    busy_s: float = 0.0
-    since_s: float = 0.0
-    timing: int = 0
-
-    def integrate(self, now_s: float) -> None:
-        """Move on to now at the pace of the last retiming."""
-        passed_s, self.since_s = now_s - self.since_s, now_s
-        self.busy_s += passed_s * self.load
-        if self.reading:
-            self.reading[0].work_s -= passed_s * self.share
-
-
-@dataclass(slots=True, eq=False)
-class Path:
-    """A chain of stages that requests run along. `tokens` counts what each of its sequences has generated."""
-
-    stages: Pipeline
-    servers: tuple[StageServer, ...]
-    machines: tuple[ReplayNode, ...]
-    ring: Line
-    onward: Line
-    closing: Line
-    count: int = 0
-    tokens: float = 0.0
-    step_s: float = 0.0
-    hop_s: float = 0.0
-    since_s: float = 0.0
-    timing: int = 0
-    targets: list[tuple[float, int, ReplayAttempt]] = field(default_factory=list)
-    number: int = 0
-    passed_tokens: float = 0.0
-    decode_s: float = 0.0
-    decode_hop_s: float = 0.0
-
-    def integrate(self, now_s: float) -> None:
-        """Move on to now at the pace of the last retiming."""
-        passed_s, self.since_s = now_s - self.since_s, now_s
-        if self.step_s and self.count:
-            steps = passed_s / self.step_s
-            self.tokens += steps
-            self.passed_tokens += steps * self.count
-            self.decode_s += passed_s * self.count
-            self.decode_hop_s += steps * self.hop_s * self.count
-
-    def retime(self) -> None:
-        """Find how long a step takes now; 0 where it never ends."""
-        self.step_s = self.hop_s = 0.0
-        if not self.count or not all(machine.is_up for machine in self.machines):
-            return
-        slowest_s = chain_s = 0.0
-        for machine, stage in zip(self.machines, self.stages, strict=True):
-            server = machine.servers[stage]
-            slowest_s = max(slowest_s, machine.work_s + machine.chunk_s)
-            chain_s += machine.factor * server.lines.decode.at(server.count / server.rounds)
-        self.hop_s = self.ring.at(self.count / min(len(self.stages), self.count))
-        self.step_s = max(slowest_s, chain_s + self.hop_s)
+_STRETCH: Final = 0.01
+"""Share by which a step may get longer, with what it caches, until it is timed anew."""
 
 
 Around = tuple[dict[Path, None], dict[ReplayNode, None]]
@@ -152,12 +47,13 @@ class SimulatedService:
         clock: EventClock[float],
         layout_of: Callable[[Pipeline], Layout],
         *,
+        step_tokens: int = STEP_TOKENS,
         first_token: Callable[[ReplayAttempt], None],
         finished: Callable[[ReplayAttempt], None],
     ) -> None:
         self.machines: dict[str, ReplayNode] = {}
         self.paths: dict[Pipeline, Path] = {}
-        self._clock, self._layout_of = clock, layout_of
+        self._clock, self._layout_of, self._step_tokens = clock, layout_of, step_tokens
         self._first_token, self._finished = first_token, finished
 
     def add(self, node_id: str) -> ReplayNode:
@@ -175,8 +71,6 @@ class SimulatedService:
         around = self._settle((machine,))
         machine.is_up = is_up
         if factor is not None:
-            for attempt in machine.reading:
-                attempt.work_s *= factor / machine.factor
             machine.factor = factor
         self._retime(around)
 
@@ -190,11 +84,11 @@ class SimulatedService:
         ]
         slowest = works.index(max(works))
         reader = attempt.reader = path.machines[slowest]
-        attempt.work_s = works[slowest]
+        attempt.left_tokens = attempt.read_tokens
+        attempt.alone_s, attempt.token_s = path.servers[slowest].prefill
         for machine, work_s in zip(path.machines, works, strict=True):
             machine.busy_s += work_s if machine is not reader else 0.0
-        attempt.chunk_s = attempt.work_s * min(1.0, CHUNK_TOKENS / attempt.read_tokens)
-        attempt.onward_s = sum(works) - attempt.work_s + path.onward.at(attempt.read_tokens) + path.closing.at(1)
+        attempt.onward_s = sum(works) - works[slowest] + path.onward.at(attempt.read_tokens) + path.closing.at(1)
         path.passed_tokens += attempt.read_tokens
         around = self._settle((reader,))
         reader.reading.append(attempt)
@@ -216,7 +110,7 @@ class SimulatedService:
             return 0
         around = self._settle(path.machines)
         left = max(1, math.ceil(attempt.target - path.tokens - _CLOSE))
-        self._leave(path)
+        self._leave(path, attempt)
         self._retime(around)
         return attempt.new_tokens - left
 
@@ -233,7 +127,9 @@ class SimulatedService:
         attempt = machine.reading.popleft()
         attempt.state = "passing"
         self._retime(around)
-        self._clock.at(self._clock.now + attempt.onward_s, self._passed, attempt)
+        # Tokens leave when their step ends, and prompts come in the midst of one.
+        onward_s = attempt.onward_s + 0.5 * (machine.work_s + machine.chunk_s if machine.work_s else 0.0)
+        self._clock.at(self._clock.now + onward_s, self._passed, attempt)
 
     def _passed(self, attempt: ReplayAttempt) -> None:
         path = attempt.path
@@ -245,6 +141,7 @@ class SimulatedService:
             around = self._settle(path.machines)
             around[0][path] = None
             path.count += 1
+            path.context_tokens += attempt.cached_tokens + attempt.read_tokens
             for machine, stage in zip(path.machines, path.stages, strict=True):
                 machine.paths[path] = None
                 machine.servers[stage].count += 1
@@ -267,8 +164,8 @@ class SimulatedService:
             attempt = heapq.heappop(path.targets)[2]
             if attempt.state == "decoding":
                 done.append(attempt)
-        for _ in done:
-            self._leave(path)
+        for attempt in done:
+            self._leave(path, attempt)
         self._retime(around)
         for attempt in done:
             self._end(path, attempt)
@@ -279,9 +176,13 @@ class SimulatedService:
         self._finished(attempt)
 
     @staticmethod
-    def _leave(path: Path) -> None:
+    def _leave(path: Path, attempt: ReplayAttempt) -> None:
         """Take one decoding sequence off a path that is settled."""
         path.count -= 1
+        generated = attempt.new_tokens - 1 - (attempt.target - path.tokens)
+        path.context_tokens -= attempt.cached_tokens + attempt.read_tokens + generated
+        if not path.count:
+            path.context_tokens = 0.0  # what rounding left
         for machine, stage in zip(path.machines, path.stages, strict=True):
             machine.servers[stage].count -= 1
             if not path.count:
@@ -304,7 +205,7 @@ class SimulatedService:
                 since_s=self._clock.now,
             )  # fmt: skip
             for machine, stage, server in zip(machines, stages, path.servers, strict=True):
-                machine.servers.setdefault(stage, _Server(server, len(stages)))
+                machine.servers.setdefault(stage, ReplayServer(server, len(stages)))
         return path
 
     def _settle(self, changed: Iterable[ReplayNode]) -> Around:
@@ -325,14 +226,7 @@ class SimulatedService:
         paths, machines = around
         now_s, clock = self._clock.now, self._clock
         for machine in machines:
-            machine.work_s = machine.chunk_s = 0.0
-            for server in machine.servers.values():
-                if server.count:
-                    line = server.lines.decode
-                    work_s = server.rounds * line.fixed_s + line.per_unit_s * server.count
-                    machine.work_s += machine.factor * work_s
-            if machine.reading:
-                machine.chunk_s = machine.reading[0].chunk_s
+            self._weigh(machine)
         for path in paths:
             path.since_s = now_s
             path.retime()
@@ -341,15 +235,46 @@ class SimulatedService:
                 heapq.heappop(path.targets)
             if path.step_s and path.targets:
                 left = max(0.0, path.targets[0][0] - path.tokens)
+                if path.growth_s:
+                    left = min(left, max(1.0, _STRETCH * path.step_s / path.growth_s))
                 clock.at(now_s + left * path.step_s, self._step, path, path.timing)
         for machine in machines:
             step_s = min((path.step_s for path in machine.paths if path.step_s), default=0.0)
             machine.load = min(1.0, machine.work_s / step_s) if step_s else 0.0
             machine.timing += 1
+            machine.read_tokens_per_s = 0.0
             if machine.reading and machine.is_up:
-                machine.share, machine.load = 1.0 - machine.load, 1.0
-                work_s = machine.reading[0].work_s
-                left_s = work_s / machine.share if work_s > 0 else 0.0
-                clock.at(now_s + left_s, self._read, machine, machine.timing)
-            else:
-                machine.share = 0.0
+                machine.load, pace = 1.0, self._pace(machine, step_s)
+                if pace < math.inf:
+                    machine.read_tokens_per_s = pace
+                clock.at(
+                    now_s + max(0.0, machine.reading[0].left_tokens) / pace, self._read, machine, machine.timing
+                )
+
+    def _weigh(self, machine: ReplayNode) -> None:
+        """Find what a step has of decode and of prompts on a machine."""
+        machine.work_s = machine.chunk_s = 0.0
+        for server in machine.servers.values():
+            server.context_tokens = 0.0
+        for path in machine.paths:
+            machine.servers[path.stages[path.machines.index(machine)]].context_tokens += path.context_tokens
+        for server in machine.servers.values():
+            if server.count:
+                machine.work_s += machine.factor * server.rounds * server.round_s
+        room = self._step_tokens
+        for attempt in machine.reading:
+            taken = min(room, attempt.read_tokens)
+            machine.chunk_s += machine.factor * taken * attempt.token_s
+            room -= taken
+            if not room:
+                break
+        machine.chunk_tokens = self._step_tokens - room
+
+    @staticmethod
+    def _pace(machine: ReplayNode, step_s: float) -> float:
+        """Return the tokens of prompts that a machine reads in a second; step_s: of decode, 0 for none."""
+        if not step_s:
+            step_s = machine.factor * machine.reading[0].alone_s + machine.chunk_s
+            return machine.chunk_tokens / step_s if step_s else math.inf
+        left_s = step_s - machine.work_s
+        return machine.chunk_tokens * (max(1.0, left_s / machine.chunk_s) if machine.chunk_s else 1.0) / step_s

@@ -1,7 +1,7 @@
 """A replay of a serving job on nodes: the live core, and times from the cost model that planners and routers use.
 
-The truth of the replay is the roofline with the job's efficiencies. The scheduler starts from the same roofline
-with the usual ones, and learns from what nodes measure: as it would with real nodes.
+The truth of the replay is the roofline with the job's efficiencies, or as the job was calibrated. The scheduler
+starts from the same roofline with the usual ones, and learns from what nodes measure: as it would with real nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def replay_job(
 
     def lines(stages: Pipeline) -> Layout:
         used = [by_id[stage.node_id] for stage in stages]
-        return layout_of(used, (stages,), job.model, demand, derating=job.derating)
+        return layout_of(used, (stages,), job.model, demand, derating=job.derating, has_curves=True)
 
     def plan(wanted: Replan) -> Planned:
         return answer(wanted, job.model, demand, config)
@@ -64,6 +64,7 @@ def replay_job(
         start_s=start_s,
         end_s=end_s,
         context=demand.context,
+        step_tokens=job.step_tokens,
     )
     return Replay(core, nodes, requests, around, fault_events=fault_events, absent=absent), core
 
