@@ -57,7 +57,7 @@ def calibrate(
     if log_file is not None and given:
         raise UsageError(f"--{given[0]} has no effect with --log", hint="--url http://127.0.0.1:8000")
     serving_job = load_serving_job(job)
-    pipeline = MeasuredPipeline(load_fleet(fleet), serving_job)
+    pipeline = MeasuredPipeline(load_fleet(fleet), serving_job, source=fleet)
     errors = list[str]()
     if log_file is not None:
         log = read_log(log_file)

@@ -121,10 +121,15 @@ class StepSample:
     seconds: Seconds
 
 
+Usage = Literal["cpu", "memory", "gpu", "gpu_memory"]
+"""What of a worker's machine may be in use."""
+
+
 class HeartbeatMessage(NodeMessage):
     """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured.
 
     is_stuck: the process lives, but its layers have stood still for longer than a step may take.
+    usage: shares of its machine in use.
     """
 
     running: tuple[Name, ...] = ()
@@ -132,6 +137,7 @@ class HeartbeatMessage(NodeMessage):
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
     samples: tuple[StepSample, ...] = ()
     is_stuck: bool = False
+    usage: dict[Usage, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
 
 class LeaveMessage(NodeMessage):

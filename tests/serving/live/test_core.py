@@ -475,3 +475,24 @@ def test_a_plan_of_odd_nodes_is_no_pipelines_and_a_reason():
 
 def test_a_leave_of_a_stranger_is_nothing():
     assert Cluster("a").tell(Leave("nobody", 1)) == []
+
+
+def test_the_oldest_wait_is_that_of_who_came_first_and_has_no_route():
+    cluster = Cluster()
+    assert cluster.core.oldest_wait_s(cluster.now_s) == 0.0
+    cluster.send(request("r1"))
+    cluster.run(3.0)
+    cluster.send(request("r2"))
+    assert cluster.core.oldest_wait_s(cluster.now_s) == pytest.approx(3.0)
+    cluster.join("a", "b")
+    cluster.run(10.0)
+    assert set(cluster.at) == {"r1", "r2"}
+    assert cluster.core.oldest_wait_s(cluster.now_s) == 0.0
+
+
+def test_a_node_that_comes_and_goes_has_joined_each_time():
+    cluster = Cluster("a", "b")
+    for _ in range(3):
+        cluster.leave("a")
+        cluster.join("a")
+    assert cluster.core.metrics.joins == {"b": 1, "a": 4}

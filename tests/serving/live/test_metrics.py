@@ -99,3 +99,24 @@ def test_a_node_that_was_there_for_no_time_counts_for_nothing():
     metrics.at(2 * GONE_S)
     metrics.at(2 * GONE_S + 1)
     assert metrics.generate_report()["resource_utilization"] == {"mean": None, "by_node": {}}
+
+
+def test_what_a_machine_has_in_use_is_told_and_is_no_load_of_ours():
+    metrics = MetricsCollector()
+    metrics.collect_resource_usage("a", {"slots": 0.5, "kv": 0.25, "cpu": 0.9, "memory": 1.0})
+    metrics.at(2.0)
+    report = metrics.generate_report()
+    assert report["resource_utilization"]["by_node"]["a"]["cpu"] == pytest.approx(0.9)
+    assert report["resource_utilization"]["mean"] == pytest.approx(0.5)
+    assert metrics.usage == {"a": {"slots": 0.5, "kv": 0.25, "cpu": 0.9, "memory": 1.0}}
+
+
+def test_joins_are_counted_beyond_a_nodes_life_and_for_so_many_names(monkeypatch):
+    monkeypatch.setattr("strata.serving.live.metrics.NAMES", 2)
+    metrics = MetricsCollector()
+    for name in ("a", "b", "a"):
+        metrics.count_join(name)
+        metrics.forget(name)
+    assert metrics.joins == {"b": 1, "a": 2}
+    metrics.count_join("c")
+    assert metrics.joins == {"a": 2, "c": 1}

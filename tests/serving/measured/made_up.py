@@ -32,7 +32,7 @@ def job(**more):
 def pipeline(tmp_path, asked, text=FLEET):
     path = tmp_path / "fleet.yaml"
     path.write_text(text)
-    return MeasuredPipeline(load_fleet(path), asked)
+    return MeasuredPipeline(load_fleet(path), asked, source="fleet.yaml")
 
 
 def requests(number=80, *, rate=6.0, seed=1):

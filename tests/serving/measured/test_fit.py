@@ -50,10 +50,10 @@ def test_noise_is_not_fitted(measured):
 
 
 def test_a_fleet_of_two_pipelines_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="makes 2 pipelines, of LabCard"):
+    with pytest.raises(UsageError, match=r"fleet\.yaml makes 2 pipelines, of LabCard"):
         pipeline(tmp_path, job(), FLEET.replace("num_gpus: 1", "num_gpus: 2"))
 
 
 def test_a_fleet_that_does_not_hold_the_model_is_infeasible(tmp_path):
-    with pytest.raises(Infeasible, match="cannot be served on lab"):
+    with pytest.raises(Infeasible, match=r"cannot be served on fleet\.yaml"):
         pipeline(tmp_path, job(), FLEET.replace("48GB", "8GB"))

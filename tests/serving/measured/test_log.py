@@ -68,7 +68,7 @@ def test_what_vllms_load_generator_saves_is_read(written):
     [
         ("", "no column 'at_s'"),
         ("at_s,ttft_s\n", "1:1: no column 'prompt_tokens'"),
-        (HEAD + ROW + "1,x,20,0.1,1.1\n", "3: prompt_tokens is nan"),
+        (HEAD + ROW + "1,x,20,0.1,1.1\n", "3:1: prompt_tokens is nan"),
         (HEAD + "1,0,20,0.1,1.1\n", "prompt_tokens is 0, not a number from 1 on"),
         (HEAD + "1,1.5,20,0.1,1.1\n", "prompt_tokens is 1.5, not a whole number"),
         (HEAD + "1,100,20,-0.1,1.1\n", "ttft_s is -0.1"),

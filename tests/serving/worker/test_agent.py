@@ -77,7 +77,7 @@ def live(*answers, host=None, measure=None, before_end=lambda: None):
             pauses.append(seconds)
             await asyncio.sleep(0)
 
-        agent = Agent(CARD, gateway, host or FakeHost(), measure=measure, sleep=sleep)
+        agent = Agent(CARD, gateway, host or FakeHost(), measure=measure, usage=lambda: {"cpu": 0.25}, sleep=sleep)
         work = asyncio.create_task(agent.run())
         async with asyncio.timeout(120):
             while len(gateway.heard) <= len(answers) and not work.done():
@@ -107,6 +107,7 @@ def test_a_beat_says_what_runs_and_what_is_loaded():
         ("r",),
         (3,),
     )
+    assert heartbeat.usage == {"cpu": 0.25}
 
 
 def test_a_gateway_that_forgot_the_worker_is_joined_again():
@@ -192,7 +193,7 @@ def test_peers_that_never_answer_do_not_delay_a_beat():
         async def sleep(seconds):
             await asyncio.sleep(0)
 
-        agent = Agent(CARD, gateway, FakeHost(), measure=measure, sleep=sleep)
+        agent = Agent(CARD, gateway, FakeHost(), measure=measure, usage=dict, sleep=sleep)
         work = [asyncio.create_task(agent.run()), asyncio.create_task(agent.measure_forever())]
         async with asyncio.timeout(120):
             while len(gateway.heard) < 6:
@@ -218,7 +219,7 @@ def test_a_latency_is_told_once():
         async def sleep(seconds):
             await asyncio.sleep(0)
 
-        agent = Agent(CARD, gateway, FakeHost(), measure=measure, sleep=sleep)
+        agent = Agent(CARD, gateway, FakeHost(), measure=measure, usage=dict, sleep=sleep)
         await agent._turn()
         once = asyncio.create_task(agent.measure_forever())
         await asyncio.wait_for(measured.wait(), 120)
@@ -234,7 +235,7 @@ def test_a_latency_is_told_once():
 def test_a_gateway_that_is_gone_does_not_keep_a_worker_from_leaving():
     async def run():
         gateway = Scripted(Unreachable("gone"), Unreachable("gone"))
-        agent = Agent(CARD, gateway, FakeHost(), measure=None)
+        agent = Agent(CARD, gateway, FakeHost(), measure=None, usage=dict)
         await agent.loaded(4)
         await agent.leave()
         return gateway

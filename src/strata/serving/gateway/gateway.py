@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from strata.clock import Clock
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.meters import Meters
+from strata.serving.live.core import Core
 
 
 @dataclass(slots=True)
@@ -28,7 +29,11 @@ class Gateway:
     new_id: Callable[[], str] = lambda: os.urandom(16).hex()
 
     def __post_init__(self) -> None:
-        self.meters = Meters(self.counts)
+        self.meters = Meters(self.counts, self._cores)
+
+    def _cores(self) -> dict[str, tuple[Core, float]]:
+        """Return each model's scheduler, and the time by its clock."""
+        return {name: (driver.core, driver.clock()) for name, driver in self.drivers.items()}
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the figures of each model's scheduler."""

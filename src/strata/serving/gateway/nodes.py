@@ -119,7 +119,13 @@ def _heartbeat(gateway: Gateway, driver: Driver, message: wire.HeartbeatMessage)
     # An open stream says more than a heartbeat: what a worker is done with may still wait here for a slow client.
     running = driver.running_on(message.node_id).union(message.running)
     heartbeat = Heartbeat(
-        message.node_id, message.incarnation, running, message.hop_s, message.samples, message.is_stuck
+        message.node_id,
+        message.incarnation,
+        running,
+        message.hop_s,
+        message.samples,
+        message.is_stuck,
+        usage={**message.usage},
     )
     _check(driver.post(heartbeat))
     desired = _desired(driver, message.node_id)

@@ -153,6 +153,10 @@ class Core:
             "unfinished": len(self._requests),
         }
 
+    def oldest_wait_s(self, now_s: float) -> float:
+        """Return how long the request waits that came first of those without a route; 0 where none waits."""
+        return self._requests.oldest_wait_s(now_s)
+
     def status(self) -> dict[str, Any]:
         """Return what serves, what waits and what is planned."""
         counts = self.counts()
@@ -224,6 +228,7 @@ class Core:
         if verdict == "known":
             return []
         out = self._lose(node.node_id, now_s) if verdict == "restarted" else []
+        self.metrics.count_join(node.node_id)
         self._welcome(node, now_s)
         return out
 
@@ -305,6 +310,7 @@ class Core:
         serving = [node for node in self.nodes() if node.slots]
         for node in serving:
             usage = {"slots": node.running / node.slots, "kv": node.kv_tokens_used / max(node.kv_tokens, 1)}
+            usage |= self._members[node.node_id].usage
             self.metrics.collect_resource_usage(node.node_id, usage)
         load = sum(node.get_current_load() for node in serving) / len(serving) if serving else 0.0
         cool_s = COOL_DOWN * self.config.request_arrival_horizon

@@ -32,7 +32,8 @@ class Leave:
 class Heartbeat:
     """A sign of life. `running`: requests it works on; hop_s: newly measured one-way latencies [s].
 
-    is_stuck: it lives and does no work. num_others: requests there that did not come from us.
+    is_stuck: it lives and does no work. num_others: requests there that did not come from us. usage: shares of its
+    machine in use.
     """
 
     node_id: str
@@ -42,6 +43,7 @@ class Heartbeat:
     samples: tuple[StepSample, ...] = ()
     is_stuck: bool = False
     num_others: int = 0
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class InFlightRequests:
         """Requests without a route."""
         return len(self._queue)
 
+    def oldest_wait_s(self, now_s: float) -> float:
+        """Return how long the request waits that came first of those without a route; 0 where none waits."""
+        return now_s - min((r.arrived_s for r in self._requests.values() if r.route is None), default=now_s)
+
     def get(self, request_id: str) -> InFlightRequest | None:
         """Return a request that is not over."""
         return self._requests.get(request_id)
@@ -140,6 +144,8 @@ class InFlightRequests:
         tpot_s = (now_s - first_s) / (generated - 1) if first_s is not None and generated > 1 else None
         self.traffic.finished(request.signal.prompt_tokens, generated, now_s)
         self._metrics.count("served")
+        if (ttft_s or 0.0) <= request.signal.ttft_goal_s and (tpot_s or 0.0) <= request.signal.tpot_goal_s:
+            self._metrics.count("in_time")
         self._metrics.collect_request_latency(request_id, latency_s)
         self._metrics.collect_tokens(ttft_s, tpot_s, generated)
         self._metrics.collect_network(self._sent_bytes(request, generated))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from strata.decision import Reason
@@ -17,7 +17,7 @@ class Member:
     """A node that is in. A suspect broke a request off, or is stuck; it gets no layers until it is well.
 
     num_failures: how often it became one since something ended well on it; each time it waits longer, until
-    `suspect_until_s` at least.
+    `suspect_until_s` at least. usage: shares of its machine in use, as of its last heartbeat.
     """
 
     node: Node
@@ -26,6 +26,7 @@ class Member:
     is_suspect: bool = False
     num_failures: int = 0
     suspect_until_s: float = -math.inf
+    usage: Mapping[str, float] = field(default_factory=dict)
 
     def hear(self, now_s: float) -> None:
         """Hear that it is well, which clears it of suspicion in time."""
@@ -76,6 +77,7 @@ class Members:
         member.hear(now_s)
         if heartbeat.is_stuck:
             self.suspect(heartbeat.node_id, now_s)
+        member.usage = heartbeat.usage
         if heartbeat.hop_s:
             member.node = replace(member.node, hop_s={**member.node.hop_s, **heartbeat.hop_s})
         return None

@@ -12,6 +12,8 @@ from strata.decision import Trust
 
 KEPT: Final = 10_000
 """Latencies that percentiles are taken over: the latest."""
+NAMES: Final = 1000
+"""Nodes whose joins are counted: the latest."""
 GONE_S: Final = 3600.0
 """How long a node that has gone is still named in reports (assumed); in the totals it stays."""
 
@@ -28,7 +30,8 @@ class MetricsCollector:
         self._latency_s: deque[float] = deque(maxlen=KEPT)
         self._ttft_s: deque[float] = deque(maxlen=KEPT)
         self._tpot_s: deque[float] = deque(maxlen=KEPT)
-        self._counts = dict.fromkeys(("served", "rejected", "cancelled", "interrupted"), 0)
+        self._counts = dict.fromkeys(("served", "in_time", "rejected", "cancelled", "interrupted"), 0)
+        self._joins: dict[str, int] = {}
         self._tokens = 0
         self._tokens_sent_bytes = self._lost_bytes = 0.0
         self._node_tokens: dict[str, float] = {}
@@ -44,13 +47,39 @@ class MetricsCollector:
         self._now_s = max(self._now_s, now_s)
         while self._gone_s and self._now_s - self._gone_s[name := next(iter(self._gone_s))] > GONE_S:
             if shares := self._shares(name):
-                load = max(shares.values())
+                load = _load(shares)
                 self._forgotten += (1.0, load, load**2)
             del self._gone_s[name], self._busy_s[name], self._present_s[name]
 
     def count(self, what: str) -> None:
-        """Count a request that was served, rejected, cancelled or interrupted."""
+        """Count a request that was served, in time, rejected, cancelled or interrupted."""
         self._counts[what] += 1
+
+    def count_join(self, node_id: str) -> None:
+        """Count a node that joined; those that joined first are forgotten where there are many names."""
+        self._joins[node_id] = self._joins.pop(node_id, 0) + 1
+        if len(self._joins) > NAMES:
+            del self._joins[next(iter(self._joins))]
+
+    @property
+    def num_in_time(self) -> int:
+        """Served requests that kept their goals; those without goals did."""
+        return self._counts["in_time"]
+
+    @property
+    def joins(self) -> Mapping[str, int]:
+        """How often nodes joined, also such that have gone."""
+        return self._joins
+
+    @property
+    def usage(self) -> Mapping[str, Mapping[str, float]]:
+        """Shares in use of the nodes that are there, as of now."""
+        return self._usage
+
+    @property
+    def node_tokens(self) -> Mapping[str, float]:
+        """Tokens of served requests that went through the nodes that are there."""
+        return self._node_tokens
 
     def collect_request_latency(self, request_id: str, latency: float) -> None:
         """Note a served request's time from arrival to its last token [s]."""
@@ -69,7 +98,7 @@ class MetricsCollector:
         self._node_tokens[node_id] = self._node_tokens.get(node_id, 0.0) + tokens
 
     def collect_resource_usage(self, node_id: str, usage: Mapping[str, float]) -> None:
-        """Note a node's shares in use from now on (0 to 1 by resource: slots, kv, gpu ...)."""
+        """Note a node's shares in use from now on (0 to 1: slots, kv, cpu, memory, gpu, gpu_memory)."""
         self._gone_s.pop(node_id, None)
         if node_id in self._usage:
             lasted_s = self._now_s - self._usage_since_s[node_id]
@@ -99,7 +128,7 @@ class MetricsCollector:
             self.collect_resource_usage(node_id, usage)
         elapsed_s = self._now_s - self._since_s
         shares = {node_id: of_node for node_id in sorted(self._busy_s) if (of_node := self._shares(node_id))}
-        loads = np.array([max(of_node.values()) for of_node in shares.values()])
+        loads = np.array([_load(of_node) for of_node in shares.values()])
         count, total, squares = self._forgotten + np.array((len(loads), loads.sum(), (loads**2).sum()))
         spread = max(count * squares - total**2, 0.0) ** 0.5  # rounding must not make it imaginary
         sent = self._tokens_sent_bytes + self._lost_bytes
@@ -140,6 +169,11 @@ class MetricsCollector:
         if present_s <= 0:
             return {}
         return {name: value / present_s for name, value in sorted(self._busy_s[node_id].items())}
+
+
+def _load(shares: Mapping[str, float]) -> float:
+    """Return what of a node is given away, slots or KV memory; what its machine has in use is not ours alone."""
+    return max(shares.get(name, 0.0) for name in ("slots", "kv"))
 
 
 def _percentiles(values: deque[float]) -> dict[str, float] | None:

@@ -74,12 +74,12 @@ class _Asker:
         """Return what asks for each request when it comes."""
         start_s = time.perf_counter()
 
-        async def one(request: Request) -> tuple[float, ...]:
+        async def answer_of(request: Request) -> tuple[float, ...]:
             await asyncio.sleep(start_s + request.at_s - time.perf_counter())
             size = max(1, round(request.prompt_tokens * self.bytes_per_token))
             return await self.answer(size, request.output_tokens, start_s)
 
-        return [one(request) for request in requests]
+        return [answer_of(request) for request in requests]
 
     async def answer(self, size: int, max_tokens: int, start_s: float) -> tuple[float, ...]:
         """Return a row of a log. Raises ValueError and HTTPError where there is none."""
@@ -92,8 +92,8 @@ class _Asker:
         usage: dict[str, Any] = {}
         async with self._client.stream("POST", "/v1/completions", json=body) as response:
             if response.status_code != httpx.codes.OK:
-                said = (await response.aread()).decode(errors="replace")[:300]
-                raise ValueError(f"HTTP status {response.status_code}: {said}")
+                reply = (await response.aread()).decode(errors="replace")[:300]
+                raise ValueError(f"HTTP status {response.status_code}: {reply}")
             async for line in response.aiter_lines():
                 if not line.startswith("data: {"):
                     continue

@@ -24,7 +24,7 @@ from strata.simulate.event_clock import EventClock
 from strata.workload.requests import Request
 
 
-class Times(NamedTuple):
+class RequestTimes(NamedTuple):
     """What requests took, in the order of their coming [N]: to the first token, and to the last [s]."""
 
     ttft_s: Floats
@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _QueuedRequest:
     """A request in the queue or on the pipeline: `number`th to come, with what it has generated."""
 
     number: int
@@ -66,34 +66,34 @@ class EngineRun:
             self._service.add(stage.node_id)
         self._sequences, self._step_tokens = sequences, step_tokens
         self._kv_tokens = min(server.kv_tokens for server in layout.servers)
-        self._waiting = deque[_Asked]()
-        self._running = dict[str, tuple[_Asked, ReplayAttempt]]()
+        self._waiting = deque[_QueuedRequest]()
+        self._running = dict[str, tuple[_QueuedRequest, ReplayAttempt]]()
         self._timing, self._names = 0, count()
-        self._times = Times(np.full(len(requests), np.nan), np.full(len(requests), np.nan))
+        self._times = RequestTimes(np.full(len(requests), np.nan), np.full(len(requests), np.nan))
         self._requests = requests
         for number, request in enumerate(requests):
-            self._clock.at(request.at_s, self._arrive, _Asked(number, request))
+            self._clock.at(request.at_s, self._arrive, _QueuedRequest(number, request))
 
-    def run(self) -> Times:
+    def run(self) -> RequestTimes:
         """Return the times of all requests; nan for those that never fit."""
         while self._clock.step():
             pass
         return self._times
 
-    def _arrive(self, asked: _Asked) -> None:
-        if asked.request.prompt_tokens + asked.request.output_tokens <= self._kv_tokens:
-            self._waiting.append(asked)
+    def _arrive(self, queued: _QueuedRequest) -> None:
+        if queued.request.prompt_tokens + queued.request.output_tokens <= self._kv_tokens:
+            self._waiting.append(queued)
             self._admit()
 
     def _first(self, attempt: ReplayAttempt) -> None:
-        asked, _ = self._running[attempt.request_id]
-        if np.isnan(self._times.ttft_s[asked.number]):
-            self._times.ttft_s[asked.number] = self._clock.now - asked.request.at_s
+        queued, _ = self._running[attempt.request_id]
+        if np.isnan(self._times.ttft_s[queued.number]):
+            self._times.ttft_s[queued.number] = self._clock.now - queued.request.at_s
         self._admit()
 
     def _finished(self, attempt: ReplayAttempt) -> None:
-        asked, _ = self._running.pop(attempt.request_id)
-        self._times.latency_s[asked.number] = self._clock.now - asked.request.at_s
+        queued, _ = self._running.pop(attempt.request_id)
+        self._times.latency_s[queued.number] = self._clock.now - queued.request.at_s
         self._admit()
 
     def _used(self) -> tuple[float, float]:
@@ -108,16 +108,16 @@ class EngineRun:
         """Let in what may come in."""
         used, unread = self._used()
         while self._waiting and len(self._running) < self._sequences and unread < self._step_tokens:
-            asked = self._waiting[0]
-            if used + asked.prompt_tokens > self._kv_tokens:
+            queued = self._waiting[0]
+            if used + queued.prompt_tokens > self._kv_tokens:
                 break
             self._waiting.popleft()
-            used, unread = used + asked.prompt_tokens, unread + asked.prompt_tokens
+            used, unread = used + queued.prompt_tokens, unread + queued.prompt_tokens
             name = str(next(self._names))
             attempt = ReplayAttempt(
-                name, 1, Route(self._stages), asked.prompt_tokens, asked.request.output_tokens - asked.generated
+                name, 1, Route(self._stages), queued.prompt_tokens, queued.request.output_tokens - queued.generated
             )
-            self._running[name] = asked, attempt
+            self._running[name] = queued, attempt
             self._service.start(attempt)
         self._foresee(used)
 
@@ -133,8 +133,8 @@ class EngineRun:
             return
         used, _ = self._used()
         if used >= self._kv_tokens - 1 and len(self._running) > 1:
-            _, (asked, attempt) = self._running.popitem()
-            asked.generated += self._service.stop(attempt)
-            self._waiting.appendleft(asked)
+            _, (queued, attempt) = self._running.popitem()
+            queued.generated += self._service.stop(attempt)
+            self._waiting.appendleft(queued)
             used, _ = self._used()
         self._foresee(used)

@@ -20,7 +20,7 @@ import numpy as np
 
 from strata.arrays import Bools, Floats
 from strata.serving.layout import Layout
-from strata.serving.measured.engine import EngineRun, Times
+from strata.serving.measured.engine import EngineRun, RequestTimes
 from strata.serving.measured.log import Log
 from strata.workload.serving_job import ServingJob, ServingRatios
 
@@ -67,12 +67,12 @@ def fit(job: ServingJob, log: Log, accelerator: str, layout_of: Callable[[Servin
     """Fit an accelerator's ratios to the first half of a log; layout_of: the pipeline by a job's calibration."""
     used = np.arange(len(log.requests)) < len(log.requests) // 2
 
-    def play(ratios: ServingRatios) -> Times:
+    def play(ratios: ServingRatios) -> RequestTimes:
         calibrated = replace(job, calibration={**job.calibration, accelerator: ratios})
         run = EngineRun(layout_of(calibrated), log.requests, sequences=job.sequences, step_tokens=job.step_tokens)
         return run.run()
 
-    measured = _figures(Times(log.ttft_s, log.latency_s), log)
+    measured = _figures(RequestTimes(log.ttft_s, log.latency_s), log)
 
     def off(logs: Floats) -> Floats:
         predicted = _figures(play(_ratios(logs)), log)
@@ -90,12 +90,12 @@ def _ratios(logs: Floats) -> ServingRatios:
     return ServingRatios(*np.clip(np.exp(logs), *RANGE).tolist())
 
 
-def _figures(times: Times, log: Log) -> tuple[Floats, Floats, Floats]:
+def _figures(times: RequestTimes, log: Log) -> tuple[Floats, Floats, Floats]:
     return times.ttft_s, np.nan_to_num(times.tpot_s(log.output_tokens)), times.latency_s
 
 
-def _foretold(times: Times, log: Log, half: Bools) -> dict[str, Foretold]:
-    measured, predicted = _figures(Times(log.ttft_s, log.latency_s), log), _figures(times, log)
+def _foretold(times: RequestTimes, log: Log, half: Bools) -> dict[str, Foretold]:
+    measured, predicted = _figures(RequestTimes(log.ttft_s, log.latency_s), log), _figures(times, log)
     more = log.output_tokens > 1
     foretold = {}
     for name, there, of in zip(FIGURES, measured, predicted, strict=True):

@@ -13,21 +13,21 @@ from strata.workload.serving_job import ServingJob
 
 
 class MeasuredPipeline:
-    """Nodes and stages of the pipeline, and the accelerator whose times are measured.
+    """Nodes and stages of the pipeline, and the accelerator whose times are measured. source: names the fleet.
 
     Raises Infeasible where there is no pipeline, UsageError where there are several, or several accelerators.
     """
 
-    def __init__(self, fleet: Fleet, job: ServingJob) -> None:
+    def __init__(self, fleet: Fleet, job: ServingJob, *, source: str) -> None:
         self.nodes: tuple[Node, ...] = nodes_of(fleet)
-        found = allocate(pool_of(self.nodes, job.model, job.demand, derating=job.derating), job.strategy)
-        if not found.pipelines:
-            why = "; ".join(map(str, found.reasons)) or "there are no nodes"
-            raise Infeasible(f"{job.name} cannot be served on {fleet.name}: {why}")
-        self.stages: Pipeline = found.pipelines[0]
+        allocation = allocate(pool_of(self.nodes, job.model, job.demand, derating=job.derating), job.strategy)
+        if not allocation.pipelines:
+            why = "; ".join(map(str, allocation.reasons)) or "there are no nodes"
+            raise Infeasible(f"{job.name} cannot be served on {source}: {why}")
+        self.stages: Pipeline = allocation.pipelines[0]
         kinds = {node.accelerator for node in self.nodes if node.node_id in {s.node_id for s in self.stages}}
-        if len(found.pipelines) > 1 or len(kinds) > 1:
-            text = f"{fleet.name} makes {len(found.pipelines)} pipelines, of {', '.join(sorted(kinds))}"
+        if len(allocation.pipelines) > 1 or len(kinds) > 1:
+            text = f"{source} makes {len(allocation.pipelines)} pipelines, of {', '.join(sorted(kinds))}"
             hint = "the nodes of one pipeline, with one kind of accelerator, and a log of its requests"
             raise UsageError(f"{text}: a log is compared with one", hint=hint)
         (self.accelerator,) = kinds

@@ -33,7 +33,8 @@ def wait_s(failures: int, longest_s: float) -> float:
 class Agent:
     """One life of a worker. `card` says who it is; its incarnation is larger than that of any earlier life.
 
-    measure: takes addresses by node id, returns one-way latencies of those that answered [s].
+    measure: takes addresses by node id, returns one-way latencies of those that answered [s]. usage: shares of its
+    machine in use since the last heartbeat.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Agent:
         worker: Worker,
         *,
         measure: Callable[[Mapping[str, str]], Awaitable[Mapping[str, float]]],
+        usage: Callable[[], Mapping[wire.Usage, float]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.card, self.gateway, self.worker = card, gateway, worker
@@ -50,7 +52,7 @@ class Agent:
         self.heartbeat_interval_s = LONGEST_WAIT_S
         self.is_joined = self.has_joined = False
         self._hop_s: dict[str, float] = {}
-        self._measure, self._sleep = measure, sleep
+        self._measure, self._usage, self._sleep = measure, usage, sleep
 
     async def run(self) -> None:
         """Join and send heartbeats until cancelled. Raises UsageError where the gateway refuses this worker."""
@@ -127,6 +129,7 @@ class Agent:
             hop_s=hop_s,
             samples=self.worker.take_samples(),
             is_stuck=self.worker.is_stuck(),
+            usage=dict(self._usage()),
         )
 
     def _heed(self, desired: wire.Desired, held: frozenset[int]) -> None:

@@ -30,6 +30,7 @@ from strata.serving.worker.hardware import Hardware
 from strata.serving.worker.holder import StageMaker
 from strata.serving.worker.links import HttpGateway
 from strata.serving.worker.peers import Links
+from strata.serving.worker.usage import MachineUsage
 from strata.serving.worker.worker import Worker
 
 DRAIN_S: Final = 30.0
@@ -55,6 +56,7 @@ class WorkerSettings:
     region: str = ""
     tls: ssl.SSLContext | None = None
     authority: Path | None = None
+    device: str = "cpu"
 
 
 def run(settings: WorkerSettings, listener: socket.socket) -> None:
@@ -98,8 +100,12 @@ class _WorkerProcess:
         )
         self.worker.incarnation = card.incarnation
         self.agent = Agent(
-            card, HttpGateway(self._client, settings.gateway), self.worker, measure=peers.hops
-        )  # fmt: skip
+            card,
+            HttpGateway(self._client, settings.gateway),
+            self.worker,
+            measure=peers.hops,
+            usage=MachineUsage(settings.device).shares,
+        )
         self.worker.on_loaded = self.agent.loaded
         self._tasks = TaskSet(self._stopped)
         self._leaving: asyncio.Task[None] | None = None
