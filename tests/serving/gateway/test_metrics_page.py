@@ -1,4 +1,4 @@
-"""What the gateway tells Prometheus of nodes, waiting and goodput, as its own parser reads it, and who wants it."""
+"""What the gateway tells Prometheus of nodes, waiting and goodput, as its own parser reads it, and who asks."""
 
 from __future__ import annotations
 
