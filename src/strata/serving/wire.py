@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import httpx
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Resource = Annotated[str, Field(pattern="^(cpu|memory|gpu|gpu_memory)$")]
+"""What of a worker's machine may be in use."""
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Handle = Annotated[int, Field(ge=0, lt=2**32)]
 """A number that stands for a sequence in frames."""
@@ -121,10 +123,6 @@ class StepSample:
     seconds: Seconds
 
 
-Usage = Literal["cpu", "memory", "gpu", "gpu_memory"]
-"""What of a worker's machine may be in use."""
-
-
 class HeartbeatMessage(NodeMessage):
     """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured.
 
@@ -137,7 +135,7 @@ class HeartbeatMessage(NodeMessage):
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
     samples: tuple[StepSample, ...] = ()
     is_stuck: bool = False
-    usage: dict[Usage, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    usage: dict[Resource, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
 
 class LeaveMessage(NodeMessage):

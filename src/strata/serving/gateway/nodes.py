@@ -125,7 +125,7 @@ def _heartbeat(gateway: Gateway, driver: Driver, message: wire.HeartbeatMessage)
         message.hop_s,
         message.samples,
         message.is_stuck,
-        usage={**message.usage},
+        usage=message.usage,
     )
     _check(driver.post(heartbeat))
     desired = _desired(driver, message.node_id)

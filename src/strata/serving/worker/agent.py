@@ -44,7 +44,7 @@ class Agent:
         worker: Worker,
         *,
         measure: Callable[[Mapping[str, str]], Awaitable[Mapping[str, float]]],
-        usage: Callable[[], Mapping[wire.Usage, float]],
+        usage: Callable[[], Mapping[str, float]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.card, self.gateway, self.worker = card, gateway, worker

@@ -11,8 +11,6 @@ from typing import Final
 
 import torch
 
-from strata.serving.wire import Usage
-
 PROC: Final = Path("/proc")
 
 
@@ -23,13 +21,13 @@ class MachineUsage:
         self._device, self._proc = device, proc
         self._before = self._ticks()
 
-    def shares(self) -> dict[Usage, float]:
+    def shares(self) -> dict[str, float]:
         """Return `cpu`, `memory` and of a GPU `gpu` and `gpu_memory`."""
         before, self._before = self._before, self._ticks()
         idle, total = (now - then for now, then in zip(self._before, before, strict=True))
         lines = (self._proc / "meminfo").read_text(encoding="ascii").splitlines()
         kib = {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        shares: dict[Usage, float] = {"memory": 1.0 - kib["MemAvailable"] / kib["MemTotal"]}
+        shares: dict[str, float] = {"memory": 1.0 - kib["MemAvailable"] / kib["MemTotal"]}
         if total > 0:
             shares["cpu"] = min(1.0, max(0.0, 1.0 - idle / total))
         return shares | (_gpu() if self._device == "cuda" else {})
@@ -41,9 +39,9 @@ class MachineUsage:
         return ticks[3] + ticks[4], sum(ticks)
 
 
-def _gpu() -> dict[Usage, float]:
+def _gpu() -> dict[str, float]:
     free, total = torch.cuda.mem_get_info()
-    shares: dict[Usage, float] = {"gpu_memory": 1.0 - free / total}
+    shares: dict[str, float] = {"gpu_memory": 1.0 - free / total}
     with suppress(ModuleNotFoundError, RuntimeError):  # no nvidia-ml-py, or a driver that does not say
         shares["gpu"] = torch.cuda.utilization() / 100.0
     return shares
