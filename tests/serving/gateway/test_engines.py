@@ -51,6 +51,17 @@ def test_what_cannot_be_written_is_not_taken_for_a_broken_engine(content):
     assert (odd.status_code, after.status_code, num_asked) == (400, 200, 1)
 
 
+@pytest.mark.parametrize("number", ["8", "8.0", "8e0", "0.8e1"])
+def test_a_whole_number_is_one_for_engines_however_it_was_written(number):
+    async def scenario(world):
+        body = f'{{"model":"llama","prompt":"x","temperature":0.5,"max_tokens":{number}}}'
+        await world.client.post("/v1/completions", content=body)
+        return asked_of(world)
+
+    (asked,) = run(scenario)
+    assert (asked["max_tokens"], type(asked["max_tokens"]), asked["temperature"]) == (8, int, 0.5)
+
+
 def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
     async def scenario(world):
         for engine in world.engines:

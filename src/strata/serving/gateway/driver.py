@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from strata.clock import Clock
@@ -37,6 +38,8 @@ class Driver:
         self.tasks = TaskSet(lambda error: self._fault("task", error))
         self.num_heartbeats = 0
         self._timer: asyncio.TimerHandle | None = None
+        # The library looks its children up under a lock.
+        self._of = cache(lambda metric, *labels: metric.labels(self.name, *labels))
 
     def running_on(self, node_id: str) -> frozenset[str]:
         """Return the requests whose present attempt uses a node."""
@@ -58,7 +61,7 @@ class Driver:
                 self._timer = asyncio.get_running_loop().call_later(AFTER_FAULT_S, self._tick)
             return ()
         for instruction in orders:
-            self.meters.instructions.labels(self.name, type(instruction).__name__).inc()
+            self._of(self.meters.instructions, type(instruction).__name__).inc()
             try:
                 self._do(instruction)
             except Exception as error:
@@ -87,7 +90,7 @@ class Driver:
             created=created,
             on_first_token=self._first_token,
         )
-        self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
+        self._of(self.meters.tokens, "prompt").inc(signal.prompt_tokens)
         self.post(events.Arrive(signal))
         return stream
 
@@ -177,7 +180,7 @@ class Driver:
     def _first_token(self, stream: RequestStream) -> None:
         if stream.first_s is None:
             stream.first_s = self.clock()
-            self.meters.ttft.labels(self.name).observe(stream.first_s - stream.arrived_s)
+            self._of(self.meters.ttft).observe(stream.first_s - stream.arrived_s)
         self.post(events.FirstToken(stream.request_id, stream.attempt))
 
     async def _run(self, stream: RequestStream, dispatch: instructions.Dispatch) -> None:
@@ -192,7 +195,7 @@ class Driver:
         node_ids, stream.node_ids = stream.node_ids, []
         is_refused = result.fault is not None and not result.may_retry
         outcome = "ok" if result.finish is not None else "refused" if is_refused else "failed"
-        self.meters.attempts.labels(self.name, outcome).inc()
+        self._of(self.meters.attempts, outcome).inc()
         if not result.is_clean:
             others = [name for name in node_ids if name != result.suspect]
             self.tasks.start(self.backend_client.abort(others, request_id, number))
@@ -217,10 +220,10 @@ class Driver:
         if is_kept and stream.generated:  # by workers: what engines write is text
             _, task = stream.part()
             if task is not None:
-                self.meters.attempts.labels(self.name, "aborted").inc()
+                self._of(self.meters.attempts, "aborted").inc()
                 self.tasks.start(self._park(stream, number, task))
         elif node_ids := stream.stop():
-            self.meters.attempts.labels(self.name, "aborted").inc()
+            self._of(self.meters.attempts, "aborted").inc()
             self.tasks.start(self.backend_client.abort(node_ids, request_id, number))
 
     async def _park(self, stream: RequestStream, number: int, task: asyncio.Task[None]) -> None:
@@ -238,9 +241,9 @@ class Driver:
         if self.streams.pop(stream.request_id, None) is None:
             return
         outcome = stream.finish or (stream.fault.code if stream.fault else "unknown")
-        self.meters.requests.labels(self.name, outcome).inc()
-        self.meters.tokens.labels(self.name, "generated").inc(stream.num_generated)
-        self.meters.latency.labels(self.name).observe(self.clock() - stream.arrived_s)
+        self._of(self.meters.requests, outcome).inc()
+        self._of(self.meters.tokens, "generated").inc(stream.num_generated)
+        self._of(self.meters.latency).observe(self.clock() - stream.arrived_s)
 
     def _drop(self, event: events.Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""
@@ -254,5 +257,5 @@ class Driver:
                 self.post(events.Cancelled(request_id))
 
     def _fault(self, what: str, error: BaseException) -> None:
-        self.meters.faults.labels(self.name, what).inc()
+        self._of(self.meters.faults, what).inc()
         log.error("%s failed for model %s", what, self.name, exc_info=error)

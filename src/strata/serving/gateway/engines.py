@@ -37,6 +37,8 @@ BUSY_S: Final = 0.1
 DOCUMENT_BYTES: Final = 2**26
 ODD_NUMBER: Final = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
 """What may not be finite once it is read."""
+WHOLE_NUMBER: Final = re.compile(rb"\d\.0+(?!\d)|\d[eE]")
+"""What may be a whole number that an engine would not take for one."""
 
 
 class Engines(BackendClient):
@@ -204,7 +206,8 @@ def _taking(
 def _content(stream: RequestStream) -> bytes:
     """Return what an engine is asked: the client's own bytes, where they need not say more."""
     request, is_told = stream.request, stream.request.model_fields_set
-    if stream.num_generated or "priority" in is_told or (request.stream and "stream_options" in is_told):
+    is_more = "priority" in is_told or (request.stream and "stream_options" in is_told)
+    if stream.num_generated or is_more or WHOLE_NUMBER.search(request.raw):
         return json.dumps(_body(stream)).encode()
     if not request.stream or request.kind == "other":
         return request.raw

@@ -90,7 +90,9 @@ class GenerationResponse:
                     is_relayed = True
                     data.append(piece)
                 is_first = False
-            await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
+            body = b"".join(data)
+            if shortcut is None or not shortcut(body):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
             if is_relayed:
                 stream.write = shortcut
             pieces = await stream.take()
