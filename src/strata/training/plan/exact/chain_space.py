@@ -18,9 +18,10 @@ from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.copy_sums import after_s, gradients_s
+from strata.training.plan.exact.orders import chunk_counts, fixed_chunks, folds
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
-from strata.training.plan.exact.rows import chains, chunk_counts, fixed_chunks, folds
+from strata.training.plan.exact.rows import chains
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 

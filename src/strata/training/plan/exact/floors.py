@@ -20,9 +20,9 @@ from strata.clock import Check, unlimited
 from strata.fleet.fleet import Domain
 from strata.simulate.screening import any_split_bound_s
 from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.orders import chunk_counts
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts
-from strata.training.plan.exact.rows import chunk_counts
 from strata.workload.job import Schedule
 
 ROUNDING: Final = 1 - 1e-12
