@@ -12,7 +12,8 @@ from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.api.kinds import annotations_of, moment
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.multikueue.dispatcher import AGAIN_S, ROUND_S, SAID_S, WAIT_S, Dispatcher
-from strata.cluster.multikueue.experience import FIRST_S
+from strata.cluster.multikueue.experience import FIRST_S, LONGEST_S
+from strata.cluster.multikueue.refusals import REFUSED
 from strata.cluster.multikueue.worker_clusters import worker_clusters_of
 from strata.cluster.multikueue.workloads import NOMINATED
 from strata.errors import UsageError
@@ -377,6 +378,52 @@ def test_a_new_leader_takes_over_what_was_nominated_and_its_rounds(world):
     assert world.nominated("train") == ("east",)
     world.step(after_s=ROUND_S)
     assert world.nominated("train") == ("east", "west")
+
+
+def test_a_new_leader_knows_who_refused_and_who_took(world):
+    world.submit("had")
+    world.step()
+    world.admit("had", "east")
+    world.submit("train")
+    world.step()
+    world.say("train", "east", QUOTA_OUT)
+    world.step(after_s=SAID_S)
+    assert world.nominated("train") == ("east", "west")
+    before = world.dispatcher.experience
+    world.dispatcher = Dispatcher(world.fleet, world.dispatcher.known, world.workers)
+    world.submit("later")
+    world.step()
+    after, why = world.dispatcher.experience, QUOTA_OUT["message"]
+    assert after.refusal("east", "default/team") == before.refusal("east", "default/team")
+    assert after.chance("east") == before.chance("east")
+    assert f"east: did not take 8 devices of this queue: {why}" in world.condition("later")["message"]
+    assert world.nominated("train") == ("east", "west")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "east",
+        "east: 1x, 8 devices, until 2026-13-99T99:99:99Z: full",
+        "east: -1x, 8 devices, until x: y",
+        "\n" * 99,
+    ],
+)
+def test_a_condition_that_nobody_of_ours_wrote_is_passed_over(world, message):
+    world.submit("train")
+    world.change("train", conditions=[RESERVED, {"type": REFUSED, "status": "True", "message": message}])
+    world.step()
+    assert world.nominated("train") == ("east",)
+
+
+def test_a_refusal_that_claims_to_hold_for_ever_holds_as_long_as_any(world):
+    world.submit("train")
+    forever = "east: 1x, 8 devices, until 2999-01-01T00:00:00Z: mine"
+    world.change("train", conditions=[RESERVED, {"type": REFUSED, "status": "True", "message": forever}])
+    world.step()
+    assert world.nominated("train") == ("west",)
+    assert world.dispatcher.experience.refusal("east", "default/team").until_s == world.now_s + LONGEST_S
 
 
 def test_a_patch_that_is_refused_is_looked_at_anew(world):

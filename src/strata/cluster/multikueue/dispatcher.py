@@ -27,7 +27,8 @@ from strata.cluster.cache.informer import Informer
 from strata.cluster.kueue.workload import gang_of, request_of
 from strata.cluster.multikueue import workloads as multikueue
 from strata.cluster.multikueue.experience import Experience, what_it_says
-from strata.cluster.multikueue.nomination import RUN_S, ClusterOffer, Ranking, WorkerView, rank
+from strata.cluster.multikueue.nomination import RUN_S, ClusterOffer, OfferRefusal, Ranking, WorkerView, rank
+from strata.cluster.multikueue.refusals import refusals_of
 from strata.cluster.multikueue.worker_clusters import WorkerCluster, arrival, data_of
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -71,7 +72,8 @@ _UNKNOWN: Final = _Seen(None, unseen="no domain of the fleet file has it as its 
 class Dispatcher:
     """workers: the clusters whose devices are followed, by the name of their MultiKueueCluster.
 
-    writes_claims: the API server has ComputeClaims.
+    writes_claims: the API server has ComputeClaims. What it remembers it reads from the Workloads in its first
+    cycle: who leads anew begins with another dispatcher.
     """
 
     fleet: Fleet
@@ -79,6 +81,8 @@ class Dispatcher:
     workers: Mapping[str, Informer]
     writes_claims: bool = True
     experience: Experience = field(default_factory=Experience)
+    _has_read: bool = False
+    _refused: dict[str, dict[str, OfferRefusal]] = field(default_factory=dict)
     _rounds: dict[str, _Round] = field(default_factory=dict)
     _since_s: dict[str, float] = field(default_factory=dict)
     _looked_s: dict[str, float] = field(default_factory=dict)
@@ -99,6 +103,8 @@ class Dispatcher:
             lists = multikueue.lists_of(cache.checks, cache.multikueue_configs)
             jobs, claims = dict(cache.jobs), dict(cache.claims)
         queue = {key: workload for key, workload in workloads.items() if multikueue.waits(workload, lists.keys())}
+        if not self._has_read:
+            self.experience, self._has_read = Experience.of(workloads.values(), now_s=now_s), True
         self._learn(workloads, queue, now_s)
         if not queue:
             return
@@ -126,7 +132,8 @@ class Dispatcher:
             _hold(indexes, round_)
             before = multikueue.nominated(workload)
             reasons = tuple(_reasons(ranking, round_))
-            actions = multikueue.report(workload, list(round_.offers), reasons, stamp=stamp)
+            refusals = refusals_of(workload) | self._refused.get(key, {})
+            actions = multikueue.report(workload, list(round_.offers), reasons, refusals=refusals, stamp=stamp)
             if self.writes_claims and job is not None and actions:
                 actions += multikueue.report_in_claim(claims, job, list(round_.offers), reasons, stamp=stamp)
             if set(round_.offers) - set(before):
@@ -193,13 +200,15 @@ class Dispatcher:
         before = self._rounds.get(key)
         old = before.offers if before else _adopted(workload)
         offers = {name: offer for name, offer in old.items() if name not in away}
-        judged = set(before.judged) if before else set()
+        lately = {name for name, refusal in refusals_of(workload).items() if now_s < refusal.until_s}
+        judged = set(before.judged) if before else lately & offers.keys()
         is_over = before is not None and now_s - before.since_s >= SAID_S
         for name, offer in offers.items() if is_over else ():
             if name not in judged:
                 why = _says(seen, name, key) or f"did not admit it within {ROUND_S:.0f} s"
                 queue = multikueue.queue_of(workload)
-                self.experience.refused(name, queue, devices=offer.devices, why=why, now_s=now_s)
+                refusal = self.experience.refused(name, queue, devices=offer.devices, why=why, now_s=now_s)
+                self._refused.setdefault(key, {})[name] = refusal
                 judged.add(name)
         more = [offer for offer in ranking.offers if offer.cluster not in offers]
         if more and (is_over or offers.keys() <= judged):
@@ -227,7 +236,9 @@ class Dispatcher:
                 del self._has[key]
                 if why := multikueue.why_it_came_back(workload):
                     queue_name = multikueue.queue_of(workload)
-                    self.experience.refused(cluster, queue_name, devices=1, why=why, now_s=now_s)
+                    refusal = self.experience.refused(cluster, queue_name, devices=1, why=why, now_s=now_s)
+                    self._refused.setdefault(key, {})[cluster] = refusal
+        self._refused = {key: refusals for key, refusals in self._refused.items() if key in workloads}
         self._since_s = {key: self._since_s.get(key, now_s) for key in queue}
         self._looked_s = {key: at_s for key, at_s in self._looked_s.items() if key in queue}
 

@@ -1,16 +1,18 @@
 """What worker clusters did with offers so far: how often they took one, and what each refused lately.
 
-Remembered by the dispatcher that leads; who takes over learns anew.
+Remembered by the dispatcher that leads; who takes over reads it from the Workloads that are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object, conditions_of
 from strata.cluster.multikueue.nomination import OfferRefusal
+from strata.cluster.multikueue.refusals import refusals_of
+from strata.cluster.multikueue.workloads import cluster_of, queue_of
 
 FIRST_S: Final = 120.0
 LONGEST_S: Final = 1800.0
@@ -24,6 +26,26 @@ class Experience:
     _taken: dict[str, int] = field(default_factory=dict)
     _made: dict[str, int] = field(default_factory=dict)
     _refusals: dict[tuple[str, str], OfferRefusal] = field(default_factory=dict)
+
+    @staticmethod
+    def of(workloads: Iterable[Object], *, now_s: float) -> Experience:
+        """Return what workloads tell of it: which cluster has each, and which refused it.
+
+        That a refusal was forgiven is told by none: it counts until its time is over.
+        """
+        made = Experience()
+        for workload in workloads:
+            queue, refusals = queue_of(workload), refusals_of(workload)
+            for cluster in (*refusals, *filter(None, [cluster_of(workload)])):
+                made._made[cluster] = made._made.get(cluster, 0) + 1
+            if cluster := cluster_of(workload):
+                made._taken[cluster] = made._taken.get(cluster, 0) + 1
+            for cluster, refusal in refusals.items():
+                known = replace(refusal, until_s=min(refusal.until_s, now_s + LONGEST_S))
+                before = made._refusals.get((cluster, queue))
+                if before is None or known.until_s > before.until_s:
+                    made._refusals[cluster, queue] = known
+        return made
 
     def chance(self, cluster: str) -> float:
         """Return the share of offers a cluster takes, by Laplace's rule: a half before any."""

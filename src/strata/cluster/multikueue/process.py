@@ -77,13 +77,17 @@ def run(
         of_workers.append(api)
         cache = ClusterCache(bundled_profiles())
         workers[name] = Informer(api, cache, watched=OF_WORKERS, rng=rng, clock=clock)
-    dispatcher = Dispatcher(fleet, known, workers, writes_claims=manager.serves(kinds.COMPUTE_CLAIM))
+    writes_claims = manager.serves(kinds.COMPUTE_CLAIM)
     stopped, ended = threading.Event(), list[BaseException]()
 
     def decide() -> None:
+        dispatcher: Dispatcher | None = None
         try:
             while not stopped.wait(_EVERY_S):
-                if elector.is_leader and not informer.unready():
+                if not elector.is_leader:
+                    dispatcher = None  # what it remembers, another goes on from
+                elif not informer.unready():
+                    dispatcher = dispatcher or Dispatcher(fleet, known, workers, writes_claims=writes_claims)
                     now_s = clock()
                     dispatcher.cycle(
                         informer.cache, now_s, apply=applier.do, stamp=moment(now_s), lock=informer.lock

@@ -10,6 +10,8 @@ from strata.cluster.api.jobs import Job
 from strata.cluster.api.kinds import WORKLOAD, Object, conditions_of, is_true, meta, version_of
 from strata.cluster.controller.status_writer import claim_of_job
 from strata.cluster.kueue.workload import has_quota
+from strata.cluster.multikueue.nomination import OfferRefusal
+from strata.cluster.multikueue.refusals import condition_of, refusals_of
 from strata.decision import Decision, Reason, Trust, digest
 
 CONTROLLER: Final = "kueue.x-k8s.io/multikueue"
@@ -89,13 +91,21 @@ def fault(cluster: Object | None) -> str:
     return str(active.get("message") or active.get("reason") or "Kueue is not connected to it yet")
 
 
-def report(workload: Object, clusters: Sequence[str], reasons: Sequence[Reason], *, stamp: str) -> list[Action]:
-    """Return what nominates clusters and says why in a condition; nothing where both stand there."""
+def report(
+    workload: Object,
+    clusters: Sequence[str],
+    reasons: Sequence[Reason],
+    *,
+    refusals: Mapping[str, OfferRefusal],
+    stamp: str,
+) -> list[Action]:
+    """Return what nominates clusters and says in conditions why, and who refused; nothing where all is said."""
     message = "; ".join(map(str, reasons))[:MOST_CHARACTERS]
     status = "True" if clusters else "False"
     conditions = conditions_of(workload)
     before = next((each for each in conditions if each.get("type") == NOMINATED), {})
-    if tuple(clusters) == nominated(workload) and before.get("message") == message:
+    is_told = refusals == refusals_of(workload)
+    if tuple(clusters) == nominated(workload) and before.get("message") == message and is_told:
         return []
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     condition = {
@@ -106,8 +116,10 @@ def report(workload: Object, clusters: Sequence[str], reasons: Sequence[Reason],
         "lastTransitionTime": since or stamp,
         "observedGeneration": meta(workload).get("generation", 0),
     }
-    others = [each for each in conditions if each.get("type") != NOMINATED]
-    body: dict[str, Any] = {"conditions": [*others, condition]}
+    ours = [condition] if is_told else [condition, condition_of(refusals, stamp=stamp)]
+    types = {each["type"] for each in ours}
+    others = [each for each in conditions if each.get("type") not in types]
+    body: dict[str, Any] = {"conditions": [*others, *ours]}
     if tuple(clusters) != nominated(workload):
         body["nominatedClusterNames"] = list(clusters) or None
     # The lists go whole, so not over newer ones.
