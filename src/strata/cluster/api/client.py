@@ -209,6 +209,10 @@ class Api:
         request = self._http.build_request("GET", self._path(POD, name, namespace, "log"), params=wanted)
         return str(self._send(request).text)
 
+    def metrics(self) -> str:
+        """Return the API server's own metrics, as Prometheus reads them."""
+        return str(self._send(self._http.build_request("GET", "/metrics")).text)
+
     def serves(self, kind: ObjectKind) -> bool:
         """Return whether the server has a kind, as far as it tells those who may not list it."""
         try:

@@ -99,6 +99,12 @@ def is_server_installed() -> bool:
     return all(map(find_spec, ("starlette", "uvicorn")))
 
 
+_REAL: Final = {
+    **dict.fromkeys(("placed_per_s", "gangs_per_s", "p50_s", "p99_s", "api_calls_per_pod"), 1.0),
+    **dict.fromkeys(("api_written_bytes_per_pod", "api_watched_bytes_per_pod"), 1e-3),
+}
+
+
 def _quantiles(prefix: str, seconds: Sequence[float]) -> dict[str, float]:
     p50, p99 = 1e3 * np.quantile(seconds, (0.5, 0.99))
     return {f"{prefix}p50_ms": float(p50), f"{prefix}p99_ms": float(p99)}
@@ -119,10 +125,11 @@ def show(data: dict[str, Any]) -> Shown:
     if real := data.get("real"):
         yield f"{real['gangs']} gangs of {real['pods']} pods on {real['nodes']} nodes of a real cluster:"
         body = [
-            [name, *(f"{run[key]:.1f}" for key in ("placed_per_s", "gangs_per_s", "p50_s", "p99_s"))]
+            [name, *(f"{run[key] * unit:.1f}" for key, unit in _REAL.items())]
             for name, run in (("strata", real), *real["peers"].items())
         ]
-        yield rows(["placed by", "pods/s", "gangs/s", "p50 s", "p99 s"], body, right=range(1, 5))
+        heads = ["placed by", "pods/s", "gangs/s", "p50 s", "p99 s", "calls/pod", "kB/pod written", "watched"]
+        yield rows(heads, body, right=range(1, 8))
     yield "filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:"
     body = [
         [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]

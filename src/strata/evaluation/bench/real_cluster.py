@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -33,6 +34,7 @@ from strata.cluster.api.kinds import (
 from strata.cluster.api.placement_annotation import MANAGED, PLACEMENT, decode
 from strata.cluster.api.watch import Listed, News, Watcher
 from strata.errors import StrataError
+from strata.evaluation.bench.api_traffic import per_pod, traffic
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint
 
@@ -44,6 +46,8 @@ GANGS: Final = (8, 16, 32, 64, 128, 256, 512)
 LABEL: Final = "strata-bench"
 HEARTBEAT_S: Final = 60.0
 LIMIT_S: Final = 1800.0
+WRITERS: Final = 8
+"""Nodes made or taken away at a time."""
 _LOOK_S: Final = 0.2
 
 
@@ -76,14 +80,13 @@ def measure_real(api: Api, *, nodes: int, pods: int, seed: int, namespace: str =
         raise StrataError(f"{pods} pods of a device do not fit {nodes} nodes of {DEVICES}", hint="--nodes, --pods")
     prints = [_fingerprint(f"{LABEL}-{i:05}") for i in range(nodes)]
     try:
-        for each in prints:
-            _add(api, each)
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(partial(_add, api), prints))
         run = partial(_placed, api, prints, sizes, namespace)
         ours, alone = run(is_managed=True), run(is_managed=False)
     finally:
-        for each in prints:
-            api.delete(COMPUTE_NODE, each.node)
-            api.delete(NODE, each.node)
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(partial(_remove, api), prints))
     return {"nodes": nodes, "pods": sum(sizes), "gangs": len(sizes), **ours, "peers": {"kube-scheduler": alone}}
 
 
@@ -105,14 +108,18 @@ def _fingerprint(name: str) -> Fingerprint:
 
 def _add(api: Api, node: Fingerprint) -> None:
     labels = {"kubernetes.io/hostname": node.node, LABEL: "true"}
-    api.create(NODE, {"metadata": {"name": node.node, "labels": labels}})
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", RESOURCE: str(DEVICES)}
     ready = {"type": "Ready", "status": "True", "reason": "Bench"}
-    body = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-    api.patch(NODE, node.node, body=body, subresource="status")
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    api.create(NODE, {"metadata": {"name": node.node, "labels": labels}, "status": status})
     obj = compute_node(node, at=moment(time.time()))
     api.apply(COMPUTE_NODE, {key: value for key, value in obj.items() if key != "status"})
     api.apply(COMPUTE_NODE, obj, subresource="status")
+
+
+def _remove(api: Api, node: Fingerprint) -> None:
+    api.delete(COMPUTE_NODE, node.node)
+    api.delete(NODE, node.node)
 
 
 def _placed(
@@ -122,6 +129,7 @@ def _placed(
     bound = Bound()
     watcher = Watcher(api, POD, bound.hear, rng=random.Random(0), labels=LABEL).start()
     made_s: dict[str, float] = {}
+    before = traffic(api)
     begun_s = beat_s = time.monotonic()
     try:
         for number, size in enumerate(sizes):
@@ -137,16 +145,15 @@ def _placed(
                     body = {"status": {"observedAt": moment(time.time())}}
                     api.patch(COMPUTE_NODE, each.node, body=body, subresource="status")
             time.sleep(_LOOK_S)
-        pods = list(bound.pods.values())
+        pods, asked = list(bound.pods.values()), per_pod(before, traffic(api), sum(sizes))
     finally:
         for name in made_s:
             api.delete(JOB, name, namespace)
         while api.list(POD, namespace=namespace, labels=LABEL)[0]:
             time.sleep(_LOOK_S)
         watcher.stop()
-    return _figures(pods, bound.at_s, made_s, begun_s) | {
-        "double_booked": double_booked(pods, is_managed=is_managed)
-    }
+    figures = _figures(pods, bound.at_s, made_s, begun_s) | asked
+    return figures | {"double_booked": double_booked(pods, is_managed=is_managed)}
 
 
 def _job(name: str, size: int, *, is_managed: bool) -> dict[str, Any]:
@@ -186,6 +193,7 @@ def _figures(
         "gangs_per_s": len(whole) / last_s,
         "p50_s": float(p50),
         "p99_s": float(p99),
+        "longest_s": float(max(took)),
         "trust": "measured",
     }
 
