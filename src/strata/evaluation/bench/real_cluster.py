@@ -145,14 +145,14 @@ def _placed(
                     body = {"status": {"observedAt": moment(time.time())}}
                     api.patch(COMPUTE_NODE, each.node, body=body, subresource="status")
             time.sleep(_LOOK_S)
-        pods, asked = list(bound.pods.values()), per_pod(before, traffic(api), sum(sizes))
+        pods, counted = list(bound.pods.values()), per_pod(before, traffic(api), sum(sizes))
     finally:
         for name in made_s:
             api.delete(JOB, name, namespace)
         while api.list(POD, namespace=namespace, labels=LABEL)[0]:
             time.sleep(_LOOK_S)
         watcher.stop()
-    figures = _figures(pods, bound.at_s, made_s, begun_s) | asked
+    figures = _figures(pods, bound.at_s, made_s, begun_s) | counted
     return figures | {"double_booked": double_booked(pods, is_managed=is_managed)}
 
 
