@@ -67,7 +67,7 @@ def ui(
 
 
 def _cluster(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> Look | None:
-    """Return what lists the cluster that was named; a file's faults are said at once, not on a page."""
+    """Return what lists the cluster that was named; faults of files, a kubeconfig's too, are said at once."""
     from functools import partial
 
     from strata.cluster.cache.gather import from_files, from_server
@@ -78,10 +78,11 @@ def _cluster(snapshots: Sequence[str], kubeconfig: str | None, context: str | No
     if not kubeconfig and not context:
         return None
     need("lightkube", extra="cluster")
+    from strata.cluster.api.client import connect
+
+    connect(kubeconfig=kubeconfig, context=context).close()  # asks nothing yet
 
     def look() -> Objects:
-        from strata.cluster.api.client import connect
-
         with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
             return from_server(api)
 
