@@ -34,7 +34,6 @@ from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Stage
 from strata.serving.replay.setup import replay_job
-from strata.serving.worker.hardware import measure
 from strata.serving.worker.shape import Shape
 from strata.workload.requests import CONVERSATION, Length, Lengths, arrivals, requests
 from strata.workload.serving_job import Demand, ServingJob
@@ -112,6 +111,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    from strata.serving.worker.hardware import measure  # torch, which --help needs not
+
     shape = Shape(num_layers=12, hidden_size=options.hidden)
     demand = Demand(batch=8, prompt_tokens=128, output_tokens=64, rate_per_s=options.rate)
     job = ServingJob("blocks", shape.hosted.info, demand, memory_headroom=0.0, step_tokens=STEP_TOKENS)

@@ -112,8 +112,8 @@ REFUSED: Final = {
 NO_PLANS: Final = {"Fleet", "TrainingJob", "TrainingLayout", "ServingJob", "RuntimeProfile", "HiPpoTraining"}
 """Kinds that people write; what commands write of them would go into WRITERS."""
 
-NO_PLAN_SAVED: Final = {("profile",)}
-"""Commands with `--save` that write layer times, which a job reads."""
+NO_PLAN_SAVED: Final = {("profile",), ("serve", "calibrate")}
+"""Commands with `--save` that write layer times, which a job reads, and a log of requests, which they read."""
 
 WHY_NOT: Final = {"TrainingPlan": "domains", "ServingPlan": "nodes"}
 
