@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    from strata.serving.worker.hardware import measure  # torch, which --help needs not
+    from strata.serving.worker.hardware import measure  # needs torch
 
     shape = Shape(num_layers=12, hidden_size=options.hidden)
     demand = Demand(batch=8, prompt_tokens=128, output_tokens=64, rate_per_s=options.rate)
