@@ -119,7 +119,7 @@ def main() -> None:
     hardware = measure("cpu", MEMORY_BYTES)
     rates = hardware.compute_capability, hardware.memory_bytes, hardware.memory_bandwidth_bytes_per_s
     node = Node("n0", *rates, accelerator=CARD)
-    logs, told = list[Log](), []
+    logs, blocks = list[Log](), []
     with serving(shape) as (url, pids):
         for number in range(-1, options.blocks):
             came = block(demand, number % 1000, count=options.requests, seed=options.seed)
@@ -129,7 +129,7 @@ def main() -> None:
             if number < 0:
                 continue  # warm
             logs.append(answers.log)
-            told.append(
+            blocks.append(
                 {
                     "block": number,
                     "errors": answers.errors,
@@ -154,21 +154,21 @@ def main() -> None:
     fitted = fit(job, whole, CARD, layout)
     calibrated = replace(job, calibration={CARD: fitted.ratios})
     there = {"ttft_s": [], "tpot_s": [], "latency_s": []}
-    foretold = {name: [] for name in there}
+    predicted_s = {name: [] for name in there}
     for log in compared:
         for name, values in simulated(node, calibrated, log).items():
-            foretold[name] += values.tolist()
+            predicted_s[name] += values.tolist()
         there["ttft_s"] += log.ttft_s.tolist()
         there["latency_s"] += log.latency_s.tolist()
         there["tpot_s"] += ((log.latency_s - log.ttft_s) / np.maximum(log.output_tokens - 1, 1)).tolist()
     figures = {}
     for name, values in there.items():
-        measured, predicted = (np.percentile(of, AT) for of in (values, foretold[name]))
+        measured, predicted = (np.percentile(of, AT) for of in (values, predicted_s[name]))
         figures[name] = {
             f"p{q}": {"measured": m, "predicted": p, "error": p / m - 1}
             for q, m, p in zip(AT, measured.tolist(), predicted.tolist(), strict=True)
         }
-    print(json.dumps({"ratios": fitted.ratios._asdict(), "blocks": told, "compared": figures}, indent=2))
+    print(json.dumps({"ratios": fitted.ratios._asdict(), "blocks": blocks, "compared": figures}, indent=2))
 
 
 if __name__ == "__main__":

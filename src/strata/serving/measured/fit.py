@@ -41,7 +41,7 @@ FIGURES: Final = ("ttft_s", "tpot_s", "latency_s")
 
 
 @dataclass(frozen=True)
-class Foretold:
+class PredictedFigure:
     """A figure of one half: mean, median and 95th percentile, as measured and as predicted; relative errors."""
 
     measured: tuple[float, float, float]
@@ -59,8 +59,8 @@ class Fit:
     """Ratios, and the figures of the half not used: as expected without them, and with them."""
 
     ratios: ServingRatios
-    before: dict[str, Foretold]
-    after: dict[str, Foretold]
+    before: dict[str, PredictedFigure]
+    after: dict[str, PredictedFigure]
 
 
 def fit(job: ServingJob, log: Log, accelerator: str, layout_of: Callable[[ServingJob], Layout]) -> Fit:
@@ -94,13 +94,13 @@ def _figures(times: RequestTimes, log: Log) -> tuple[Floats, Floats, Floats]:
     return times.ttft_s, np.nan_to_num(times.tpot_s(log.output_tokens)), times.latency_s
 
 
-def _foretold(times: RequestTimes, log: Log, half: Bools) -> dict[str, Foretold]:
+def _foretold(times: RequestTimes, log: Log, half: Bools) -> dict[str, PredictedFigure]:
     measured, predicted = _figures(RequestTimes(log.ttft_s, log.latency_s), log), _figures(times, log)
     more = log.output_tokens > 1
     foretold = {}
     for name, there, of in zip(FIGURES, measured, predicted, strict=True):
         chosen = half & np.isfinite(of) & (more if name == "tpot_s" else True)
-        foretold[name] = Foretold(_summary(there[chosen]), _summary(of[chosen]))
+        foretold[name] = PredictedFigure(_summary(there[chosen]), _summary(of[chosen]))
     return foretold
 
 
