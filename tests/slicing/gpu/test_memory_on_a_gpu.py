@@ -147,3 +147,24 @@ def test_the_start_of_a_program_costs_little(ledger):
     least = {name: min(times) for name, times in took.items()}
     print(f"\na program with four contexts [s]: {least}")
     assert least["with"] <= 1.2 * least["without"] + 0.1
+
+
+@with_torch
+def test_a_context_in_a_pid_namespace_is_charged_about_what_it_takes(ledger, observer):
+    """As in a container: NVML lists the host's pids, so that a stated constant is charged."""
+    from strata.fleet.ledger import read_ledger
+
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs to make a pid namespace: root")
+    bare = observer.used_bytes()
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable]
+    command += [str(PROGRAMS / "out_of_memory.py"), "--hold"]
+    env = environment(ledger, STRATA_CONTEXT_BYTES="")
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        reserved = json.loads(program.stdout.readline())["reserved"]
+        taken = observer.used_bytes() - bare - reserved
+        (use,) = read_ledger(ledger, name="s")
+        program.stdin.write("\n")
+    print(f"\na context took {taken / MIB:.0f} MiB, charged {use.context_bytes / MIB:.0f}, {use.context_trust}")
+    assert program.returncode == 0
+    assert use.context_bytes == pytest.approx(taken, abs=32 * MIB)
