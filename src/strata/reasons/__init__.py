@@ -1,24 +1,44 @@
-"""The reasons there are: stable tokens, what each means and what one can do about it.
+"""The reasons there are: stable tokens, what each means and what one can do about it, one file a room.
 
 The token is the same in tables, JSON, Kubernetes events, metric labels and docs/reasons.md, made from here.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
-from strata.reasons.cluster import CLUSTER
-from strata.reasons.control import CONTROL
-from strata.reasons.host import HOST
-from strata.reasons.layers import LAYERS
-from strata.reasons.meaning import Meaning, Meanings
-from strata.reasons.plans import PLANS
-from strata.reasons.serving import SERVING
-from strata.reasons.training import TRAINING
 
-__all__ = ["REASONS", "Meaning"]
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a reason token stands for: the sentence shown, what it means, and what one can do about it."""
 
-_ROOMS: Final = (PLANS, SERVING, TRAINING, CLUSTER, LAYERS, HOST, CONTROL)
+    sentence: str
+    means: str
+    remedy: str = "No action is needed."
 
-REASONS: Final[Meanings] = {token: meaning for room in _ROOMS for token, meaning in room.items()}
+
+def _read(room: str) -> Mapping[str, Meaning]:
+    text = resources.files("strata.reasons").joinpath(f"{room}.toml").read_text(encoding="utf-8")
+    return {token: Meaning(**entry) for token, entry in tomllib.loads(text).items()}
+
+
+LAYERS_REFUSED: Final = _read("layers_refused")
+LAYERS_ACCEPTED_WRONG: Final = _read("layers_accepted_wrong")
+LAYERS_DOUBTFUL: Final = _read("layers_doubtful")
+LAYERS_REMARKS: Final = _read("layers_remarks")
+
+_ROOMS: Final = (
+    *map(_read, ("plans", "serving", "training", "cluster")),
+    LAYERS_REFUSED,
+    LAYERS_ACCEPTED_WRONG,
+    LAYERS_DOUBTFUL,
+    LAYERS_REMARKS,
+    *map(_read, ("host", "control")),
+)
+
+REASONS: Final[Mapping[str, Meaning]] = {token: meaning for room in _ROOMS for token, meaning in room.items()}
 assert len(REASONS) == sum(map(len, _ROOMS)), "a token means one thing"

@@ -21,7 +21,7 @@ from strata.host.machine import cpus, kernel
 from strata.host.policy.codec import load
 from strata.host.policy.lint.policy import lint
 from strata.host.policy.lint.room import TargetMachine
-from strata.reasons.layers import REFUSED
+from strata.reasons import LAYERS_REFUSED
 from tests.host.policy.lint.wrong_policies import RIGHT, WRONG
 from tests.host.vm import guest as virtual
 from tests.support.laws import examples
@@ -75,7 +75,7 @@ def linted(tmp_path_factory):
             policy = load(str(file))
         except BadFile:
             return {"policy-unreadable"}
-        return {finding.reason.token for finding in lint(policy, site=site)} & set(REFUSED)
+        return {finding.reason.token for finding in lint(policy, site=site)} & set(LAYERS_REFUSED)
 
     return ask
 

@@ -8,14 +8,14 @@ from typing import Any, Final, Literal
 
 from strata.decision import Reason
 from strata.host.policy.policy import Layer, Match
-from strata.reasons.layers import ACCEPTED_WRONG, DOUBTFUL, REFUSED, REMARKS
+from strata.reasons import LAYERS_ACCEPTED_WRONG, LAYERS_DOUBTFUL, LAYERS_REFUSED, LAYERS_REMARKS
 
 Severity = Literal["error", "warning", "note"]
 
 SEVERITY: Final[dict[str, Severity]] = {
-    **dict.fromkeys((*REFUSED, *ACCEPTED_WRONG), "error"),
-    **dict.fromkeys(DOUBTFUL, "warning"),
-    **dict.fromkeys(REMARKS, "note"),
+    **dict.fromkeys((*LAYERS_REFUSED, *LAYERS_ACCEPTED_WRONG), "error"),
+    **dict.fromkeys(LAYERS_DOUBTFUL, "warning"),
+    **dict.fromkeys(LAYERS_REMARKS, "note"),
 }
 
 
