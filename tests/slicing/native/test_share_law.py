@@ -41,6 +41,12 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
     assert off == {}
 
 
+def test_a_long_kernel_behind_many_short_ones_is_charged_whole(played):
+    """An H100 gave 52 and 97 % for 30 and 70: with every mark in use none was left to tell that the device was at work."""
+    shares = {one.requested: one.got_40_s for one in played if one.case == "999 x 20 us, then 200 ms, wait"}
+    assert shares == {share: pytest.approx(share, abs=0.01) for share in (0.1, 0.3, 0.7)}
+
+
 def test_work_that_fits_into_a_turn_is_not_taken_for_half_of_it(played):
     """An H200 gave both tenants 46 %: events of 20 x 0.1 ms have no turn of the other between them."""
     assert got(played, "two tenants, unequal") == [pytest.approx(0.3, abs=0.02), pytest.approx(0.6, abs=0.02)]
@@ -74,7 +80,7 @@ def test_a_device_that_waits_for_launches_is_not_taken_to_be_at_work(played):
     """On an H100 a trainer got 24 % for 30, and marks around each launch made this program 27 % slower."""
     alone, third, most = got(played, "host-bound")
     assert third == pytest.approx(0.3, abs=0.01)
-    assert 0.9 * alone <= most <= alone < 0.7
+    assert 0.95 * alone <= most <= alone < 0.7
 
 
 def test_no_launch_waits_longer_than_a_quarter_of_a_second(played):

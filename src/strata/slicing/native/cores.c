@@ -91,9 +91,9 @@ static struct seat *seat_of(int device, struct ledger_row *row) {
     return seat;
 }
 
-static void tell(struct seat *seat, uint64_t works_ns, uint64_t wants_ns) {
+static void tell(struct seat *seat, uint64_t now, uint64_t works_ns, uint64_t wants_ns) {
     if (seat)
-        seat_tell(seat, quota_now_ns(), works_ns, wants_ns);
+        seat_tell(seat, now, works_ns, wants_ns);
 }
 
 /* The part of a stretch that ends now which others' events span, each; a stretch begins. Returns how many others. */
@@ -119,10 +119,10 @@ static int others_parts(int device, const struct seat *own, uint64_t now, double
     return count;
 }
 
-static void begin_stretch(int device, const struct seat *seat) {
+static void begin_stretch(int device, const struct seat *seat, uint64_t now) {
     double parts[BOARD_SEATS];
     uint64_t span;
-    others_parts(device, seat, quota_now_ns(), parts, &span);
+    others_parts(device, seat, now, parts, &span);
 }
 
 /* What of `elapsed` was this process's own work. */
@@ -137,7 +137,11 @@ static uint64_t own_work(int device, struct seat *seat, uint64_t now, uint64_t e
 }
 
 static void collect(struct meter *meter, struct ledger_row *row, int device, struct seat *seat) {
+    if (meter_is_reached(meter))
+        return;
+    int mode = cores_relaxed();
     uint64_t elapsed = meter_collect(meter), worked = elapsed;
+    cores_strict(mode);
     if (!elapsed)
         return;
     uint64_t ready = atomic_load(&row->cores_ready_ns), now = quota_now_ns(), next;
@@ -171,18 +175,19 @@ static uint64_t rest_ns(const struct wait *wait, uint64_t now, bool is_first) {
     return rest || !since || now < since + SHARE_QUEUE_NS ? rest : LOOK_NS;
 }
 
-static void wait_for_share(const struct wait *wait) {
-    uint64_t begun = quota_now_ns();
-    for (bool is_first = true;; is_first = false) {
+/* Returns when it looked last, now: a launch that need not wait reads the clock once. */
+static uint64_t wait_for_share(const struct wait *wait) {
+    uint64_t begun = quota_now_ns(), now = begun;
+    for (bool is_first = true;; is_first = false, now = quota_now_ns()) {
         lock(wait->meter);
         collect(wait->meter, wait->row, wait->device, wait->seat);
-        uint64_t now = quota_now_ns(), rest = rest_ns(wait, now, is_first);
+        uint64_t rest = rest_ns(wait, now, is_first);
         bool is_idle = meter_is_idle(wait->meter);
         unlock(wait->meter);
         uint64_t left = now < begun + wait->most_ns ? begun + wait->most_ns - now : 0;
         if (!rest || !left || !atomic_load(&wait->row->cores_percent))
-            return;
-        tell(wait->seat, is_idle ? 0 : WORKS_NS, WORKS_NS);
+            return now;
+        tell(wait->seat, now, is_idle ? 0 : WORKS_NS, WORKS_NS);
         rest = rest < left ? rest : left;
         quota_sleep_ns(rest < LOOK_NS ? rest : LOOK_NS);
     }
@@ -214,7 +219,7 @@ static bool begin_free(void) {
         int device = cuda_device_here();
         struct ledger_row *row = row_of(device);
         if (row) {
-            tell(seat_of(device, row), WORKS_NS, 0);
+            tell(seat_of(device, row), quota_now_ns(), WORKS_NS, 0);
             atomic_store(&measures, is_beside_limited(board_of(device)));
         }
     }
@@ -232,17 +237,16 @@ static void begin_measured(struct launch *launch, void *stream, bool is_beside) 
         return;
     if (!quota_call(&create) || !quota_call(&query))
         quota_say("this driver measures no time: the share of the cores is not kept");
-    int mode = cores_relaxed();
     struct seat *seat = seat_of(device, row);
-    wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
-                                  SHARE_LAUNCH_WAIT_NS, true});
-    tell(seat, WORKS_NS, 0);
+    uint64_t now = wait_for_share(&(struct wait){meter, row, seat, device, stream, SHARE_BURST_NS, SHARE_RESUME_NS,
+                                                 SHARE_LAUNCH_WAIT_NS, true});
+    tell(seat, now, WORKS_NS, 0);
     lock(meter);
-    if (meter_before(meter, stream, context) && seat)
-        begin_stretch(device, seat);
+    bool is_within = !share_wait_ns(atomic_load(&row->cores_ready_ns), now, SHARE_RESUME_NS / 2);
+    if (meter_before(meter, now, &(struct meter_launch){stream, context, launch->is_long, is_within}) && seat)
+        begin_stretch(device, seat, now);
     unlock(meter);
     launch->meter = meter;
-    cores_strict(mode);
 }
 
 void cores_begin(struct launch *launch, bool is_long, void *stream) {
@@ -280,7 +284,7 @@ void cores_begin_sync(void) {
         return;
     struct ledger_row *row = row_of(device);
     if (row)
-        tell(seat_of(device, row), WAITS_NS, 0);
+        tell(seat_of(device, row), quota_now_ns(), WAITS_NS, 0);
 }
 
 void cores_end_sync(void) {
@@ -290,11 +294,8 @@ void cores_end_sync(void) {
     if (!row)
         return;
     struct seat *seat = seat_of(device, row);
-    if (all && device >= 0) {
-        int mode = cores_relaxed();
+    if (all && device >= 0)
         wait_for_share(&(struct wait){meter_of(device), row, seat, device, NULL, SYNC_DEBT_NS, SYNC_DEBT_NS, SYNC_WAIT_NS,
                                       false});
-        cores_strict(mode);
-    }
-    tell(seat, 0, WANTS_NS);
+    tell(seat, quota_now_ns(), 0, WANTS_NS);
 }

@@ -1,7 +1,10 @@
 #include "meter.h"
 
+#include "cores.h"
+
 #define MOST_UNCOVERED 16u
 #define MOST_SKIPPED 10u   /* without a mark, of a program that the device waits for: two cost a launch 11 us on an H100 */
+#define MOST_SKIPPED_WITHIN 40u /* and while it uses less than its share */
 #define SHORT_NS 50000u    /* launches so short, and so soon behind each other, that marks would slow the program down */
 #define SOON_NS 100000u
 #define REMEMBERS 64       /* launches that an average goes back */
@@ -28,8 +31,29 @@ static void forget(struct meter *meter, void *context) {
         meter->marks[number].event = NULL;
     }
     meter->head = meter->tail = 1; // no mark has the number 0
-    meter->idle = meter->uncovered = 0;
+    meter->known = meter->uncovered = 0;
+    meter->known_ns = 0;
     meter->context = context;
+}
+
+static uint64_t span_ns(struct meter *meter, uint32_t from, uint32_t to) {
+    int (*between)(float *, void *, void *) = (int (*)(float *, void *, void *))quota_call(&elapsed);
+    void *begin = mark_at(meter, from)->event, *end = mark_at(meter, to)->event;
+    float ms = 0;
+    bool is_known = between && begin && end && between(&ms, begin, end) == 0 && ms > 0;
+    return is_known ? (uint64_t)((double)ms * 1e6) : 0;
+}
+
+/* When the device reached a mark that is over, by our clock: never before it was recorded. */
+static uint64_t reached_ns(struct meter *meter, uint32_t number) {
+    uint64_t reached = meter->known_ns + span_ns(meter, meter->known, number);
+    uint64_t recorded = mark_at(meter, number)->recorded_ns;
+    return reached > recorded ? reached : recorded;
+}
+
+static void know(struct meter *meter, uint32_t number, uint64_t reached) {
+    meter->known = number;
+    meter->known_ns = reached;
 }
 
 static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
@@ -39,9 +63,16 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
     // One more than those in use stays: the next mark's time is counted from the last one that is over.
     if (!make || !tell || meter->head - meter->tail >= METER_MARKS - 2)
         return false;
-    if (!mark->event && make(&mark->event, 0) != 0) {
-        mark->event = NULL;
-        return false;
+    if (meter->head - meter->known >= METER_MARKS) // its event is about to be another's
+        know(meter, meter->tail - 1, reached_ns(meter, meter->tail - 1));
+    if (!mark->event) {
+        int mode = cores_relaxed();
+        bool is_made = make(&mark->event, 0) == 0;
+        cores_strict(mode);
+        if (!is_made) {
+            mark->event = NULL;
+            return false;
+        }
     }
     if (tell(mark->event, stream) != 0)
         return false;
@@ -56,26 +87,16 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
     return true;
 }
 
-static uint64_t span_ns(struct meter *meter, uint32_t from, uint32_t to) {
-    int (*between)(float *, void *, void *) = (int (*)(float *, void *, void *))quota_call(&elapsed);
-    float ms = 0;
-    bool is_known = between && between(&ms, mark_at(meter, from)->event, mark_at(meter, to)->event) == 0 && ms > 0;
-    return is_known ? (uint64_t)((double)ms * 1e6) : 0;
-}
-
 /* Whether the device was still at work when this mark was recorded, and so reached it later. */
 static bool was_busy(struct meter *meter, uint32_t number) {
-    if (!meter->idle || meter->head - meter->idle > METER_MARKS)
-        return false;
-    uint64_t reached_ns = mark_at(meter, meter->idle)->recorded_ns + span_ns(meter, meter->idle, number);
-    return reached_ns > mark_at(meter, number)->recorded_ns + RECORDED_NS;
+    return reached_ns(meter, number) > mark_at(meter, number)->recorded_ns + RECORDED_NS;
 }
 
 /* What the device did between a mark, which is over, and the one before. */
 static uint64_t worked_ns(struct meter *meter, uint32_t number) {
     struct mark *mark = mark_at(meter, number), *before = mark_at(meter, number - 1);
     if (mark->is_idle && !was_busy(meter, number)) // others' turns make an idle program's mark wait, too
-        meter->idle = number;
+        know(meter, number, mark->recorded_ns);
     if (!mark->launches)
         return 0;
     uint64_t span = span_ns(meter, number - 1, number), average = mark->launches * meter->average_ns;
@@ -121,19 +142,22 @@ void meter_cover(struct meter *meter) {
     cover(meter, true);
 }
 
-bool meter_before(struct meter *meter, void *stream, void *context) {
-    uint64_t now = quota_now_ns();
-    if (context != meter->context)
-        forget(meter, context);
+bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *launch) {
+    void *stream = launch->stream;
+    if (launch->context != meter->context)
+        forget(meter, launch->context);
     bool is_soon = now - meter->launched_ns < SOON_NS;
     meter->launched_ns = now;
-    bool is_idle = meter_is_idle(meter), is_over = meter->tail == meter->head;
+    meter->most_skipped = launch->is_within ? MOST_SKIPPED_WITHIN : MOST_SKIPPED;
+    bool is_idle = meter_is_idle(meter), is_over = meter_is_reached(meter);
     if (is_idle && now > meter->charged_ns)
         meter->charged_ns = now;
     if (!is_over && stream != meter->stream)
         meter_cover(meter);
     meter->is_begun = false;
-    if (is_over && is_soon && stream == meter->stream && meter->uncovered < meter->skips)
+    meter->is_skipped =
+        is_over && is_soon && !launch->is_long && stream == meter->stream && meter->uncovered < meter->skips;
+    if (meter->is_skipped)
         return is_idle;
     // With nothing behind the last mark and that not over, the device goes straight on to this launch.
     meter->is_begun = (is_over || (stream != meter->stream && !meter->uncovered)) && put(meter, stream, true, is_idle);
@@ -147,10 +171,11 @@ void meter_after(struct meter *meter, bool is_long) {
         last->launch_ns = quota_now_ns() - last->recorded_ns;
         // At random, or a loop's same kernel would always be the one that is measured.
         meter->random = meter->random * 1664525u + 1013904223u;
-        meter->skips = last->is_idle && meter->average_ns < SHORT_NS ? (meter->random >> 8) % (MOST_SKIPPED + 1) : 0;
+        bool is_short = last->is_idle && meter->average_ns < SHORT_NS;
+        meter->skips = is_short ? (meter->random >> 8) % (meter->most_skipped + 1) : 0;
     }
     meter->uncovered++;
-    if (is_long || meter->is_begun || meter->uncovered >= MOST_UNCOVERED)
+    if (is_long || meter->is_begun || (meter->uncovered >= MOST_UNCOVERED && !meter->is_skipped))
         cover(meter, false);
 }
 
@@ -163,6 +188,10 @@ uint64_t meter_queued_since_ns(const struct meter *meter, void *stream) {
     return 0;
 }
 
+bool meter_is_reached(const struct meter *meter) {
+    return meter->tail == meter->head;
+}
+
 bool meter_is_idle(const struct meter *meter) {
-    return meter->tail == meter->head && !meter->uncovered;
+    return meter_is_reached(meter) && !meter->uncovered;
 }

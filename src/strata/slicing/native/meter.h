@@ -5,7 +5,8 @@
  * program, launches share a mark. Once the last mark is over, or the program did something else, those that no mark covers
  * may be over too, nobody knows since when: unless the next mark was reached later than it was recorded, which shows that
  * they still ran, they are charged what launches take on the average. Of short launches that the device waits for, again
- * and again, some at random have no mark at all, since marks cost the program more than its launches.
+ * and again, some at random have no mark at all, since marks cost the program more than its launches: more of them while the
+ * slice uses less than its share.
  */
 #ifndef STRATA_QUOTA_METER_H
 #define STRATA_QUOTA_METER_H
@@ -26,19 +27,27 @@ struct mark {
 struct meter {
     _Atomic uint32_t lock;
     uint32_t head, tail; /* marks in use: [tail, head) are not known to be over */
-    uint32_t idle;       /* the last that found the device idle: reached when it was recorded; 0: none */
+    uint32_t known;      /* a mark that is over, reached at known_ns: what tells when later ones were */
     uint32_t uncovered;  /* launches behind the last mark */
-    uint32_t skips, random; /* skips: so many may have no mark */
+    uint32_t skips, most_skipped, random; /* skips: so many may have no mark, drawn at random */
     bool is_begun;       /* the launch that is being made has a mark before it */
+    bool is_skipped;     /* and this: none at all */
     void *context, *stream;
     uint64_t launched_ns, charged_ns;
     uint64_t average_ns; /* a launch's time */
+    uint64_t known_ns;
     struct mark marks[METER_MARKS];
+};
+
+struct meter_launch {
+    void *stream, *context;
+    bool is_long;
+    bool is_within; /* the slice uses less than its share, so that nothing hangs on how much */
 };
 
 /* All with the meter locked. Around a launch; is_long: it may take long, as a graph does. meter_before returns whether the
  * device had nothing of this process's to do. */
-bool meter_before(struct meter *meter, void *stream, void *context);
+bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *launch);
 void meter_after(struct meter *meter, bool is_long);
 /* Mark what was launched, before the program waits for it. */
 void meter_cover(struct meter *meter);
@@ -46,6 +55,8 @@ void meter_cover(struct meter *meter);
 uint64_t meter_collect(struct meter *meter);
 /* Since when a stream has had work that has not ended; 0: there is none. */
 uint64_t meter_queued_since_ns(const struct meter *meter, void *stream);
+/* No mark is waited for. */
+bool meter_is_reached(const struct meter *meter);
 bool meter_is_idle(const struct meter *meter);
 
 #endif

@@ -259,6 +259,13 @@ static void mixed(struct tenant *tenant) {
     wait_for_device(tenant);
 }
 
+/* What a program waits for lies behind all else, where the last mark that found the device idle is the oldest. */
+static void mixed_last(struct tenant *tenant) {
+    for (int at = 0; at < 1000; at++)
+        launch(tenant, at == 999 ? 200 * MS : 20 * US);
+    wait_for_device(tenant);
+}
+
 static void never_waiting(struct tenant *tenant) {
     launch(tenant, uniform(tenant) < 0.02 ? 20 * MS : 200 * US);
 }
@@ -324,6 +331,9 @@ static const struct plan {
     {"20 x 0.1 ms, wait", {{steps, 30, 0, 0, 0}}},
     {"20 x 0.1 ms, wait", {{steps, 70, 0, 0, 0}}},
     {"999 x 20 us, 200 ms, wait", {{mixed, 30, 0, 0, 0}}},
+    {"999 x 20 us, then 200 ms, wait", {{mixed_last, 10, 0, 0, 0}}},
+    {"999 x 20 us, then 200 ms, wait", {{mixed_last, 30, 0, 0, 0}}},
+    {"999 x 20 us, then 200 ms, wait", {{mixed_last, 70, 0, 0, 0}}},
     {"10 us to 40 ms, wait", {{spread, 30, 0, 0, 0}}},
     {"0.2 or 20 ms, never wait", {{never_waiting, 30, 0, 0, 0}}},
     {"199 x 50 us and 2 s, wait", {{collective, 50, 0, 0, 0}}},
