@@ -18,6 +18,7 @@ from strata.cli.main import cli
 from strata.errors import INTERRUPTED, StrataError
 from strata.evaluation.kpi.page import markdown
 from strata.files import FileModel, json_schema
+from strata.fleet.matrix_file import MatrixNetworkFile
 from strata.fleet.schema import SeedNetworkFile
 from strata.reasons import REASONS
 
@@ -98,6 +99,11 @@ def schemas() -> str:
         "Has no `kind:`; read as a Fleet.",
         "",
         *_tables(SeedNetworkFile),
+        "## Matrices of seed 001",
+        "",
+        "Has no `kind:`; read as a Fleet.",
+        "",
+        *_tables(MatrixNetworkFile),
     ]
     return _page("Files", lines)
 

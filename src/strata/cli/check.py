@@ -119,7 +119,7 @@ def _astra_sim(environment: Mapping[str, str]) -> Component:
     from strata.simulate.astra.discover import find, is_checked
 
     name, used_for = "ASTRA-sim", "a second opinion on a step: simulate --backend astra"
-    get = "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM"
+    get = "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM (ns-3's: STRATA_NS3)"
     try:
         binaries = asdict(find(environment))
     except StrataError as error:

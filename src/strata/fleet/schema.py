@@ -1,4 +1,4 @@
-"""Fleet files: strata's own form, and the network file of design brief 001 as it stands.
+"""Fleet files: strata's own form, and the two network files of design brief 001 as they stand.
 
 What one value may be is said by the pydantic models, what values mean together by `relations`.
 """
@@ -31,11 +31,15 @@ from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.dynamics.noise import Uniform
 from strata.fleet.fleet import NETWORK_BANDWIDTH, BandwidthCurve, Domain, Fleet, Link, Pair
+from strata.fleet.matrix_file import MatrixNetworkFile, domain_names, shape_faults
 from strata.fleet.node_network import assumed_bandwidth_bytes_per_s
 from strata.fleet.relations import pairs, relations
 
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
 """Seed 001 names no accelerator, only that all are alike; this one is our assumption, and graded so."""
+
+SEED_DEVICES: Final = 8
+"""Of a domain, where the brief only gives matrices: as many as in its other file."""
 
 BUNDLED_FLEETS: Final = Path(__file__).parent / "presets"
 _DEVICES_PER_NODE: Final = 8
@@ -248,7 +252,7 @@ def load_fleet(source: str | Path) -> Fleet:
 def load_drivers(source: str | Path) -> dict[str, DriverEntry]:
     """Return the driver of each domain that has one. Raises as `load_fleet` does."""
     document = _document(source)
-    if _is_seed_form(document):
+    if _is_seed_form(document) or _is_matrix_form(document):
         return {}
     file = _checked(document, FleetFile)
     return {entry.name: entry.driver for entry in file.domains if entry.driver is not None}
@@ -262,7 +266,9 @@ def load_dynamics(source: str | Path) -> tuple[Uniform, Uniform] | None:
 
 
 def fleet_from_document(document: Document) -> Fleet:
-    """Build a fleet from a parsed file of either form. Raises BadFile with every fault."""
+    """Build a fleet from a parsed file of any of the forms. Raises BadFile with every fault."""
+    if _is_matrix_form(document):
+        return _matrix_fleet(document)
     if _is_seed_form(document):
         topology = _checked(document, SeedNetworkFile).topology
         # The two forms differ in what may be left out only, so a seed entry is one of ours with defaults.
@@ -280,8 +286,36 @@ def _document(source: str | Path) -> Document:
     return read_document(file_or_bundled(source, BUNDLED_FLEETS, what="fleet"))
 
 
+def _is_matrix_form(document: Document) -> bool:
+    keys = document.data if isinstance(document.data, Mapping) else {}
+    return "kind" not in keys and not {"bandwidth_matrix", "latency_matrix", "num_domains"}.isdisjoint(keys)
+
+
 def _is_seed_form(document: Document) -> bool:
-    return isinstance(document.data, Mapping) and "topology" in document.data and "kind" not in document.data
+    has_topology = isinstance(document.data, Mapping) and "topology" in document.data
+    return has_topology and "kind" not in document.data and not _is_matrix_form(document)
+
+
+def _matrix_fleet(document: Document) -> Fleet:
+    """Return domains as in the brief's other file, eight devices each, linked as the matrices say."""
+    file = _checked(document, MatrixNetworkFile)
+    bandwidth, latency = file.bandwidth_matrix, file.latency_matrix
+    names = domain_names(bandwidth)
+    inside = [
+        SeedDomain.model_construct(
+            name=name, num_gpus=SEED_DEVICES, intra_bandwidth=bandwidth[i][i], intra_latency=latency[i][i],
+            accelerator=SEED_ACCELERATOR,
+        )
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    links = [
+        Link(source, dest, bandwidth_bytes_per_s=bandwidth[i][j], latency_s=latency[i][j])
+        for i, source in enumerate(names)
+        for j, dest in enumerate(names)
+        if i != j
+    ]
+    domains = tuple(replace(_seed_domain(entry), network_latency_s=entry.intra_latency) for entry in inside)
+    return Fleet(Path(document.path).stem, domains, {}).with_links(links)
 
 
 def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
@@ -352,7 +386,8 @@ def _links(entries: Iterable[LinkEntry]) -> dict[Pair, Link]:
 
 
 def _checked(document: Document, model: type[FileT]) -> FileT:
-    faults = list(relations(document, seed=model is SeedNetworkFile))
+    is_matrix = model is MatrixNetworkFile
+    faults = list(shape_faults(document) if is_matrix else relations(document, seed=model is SeedNetworkFile))
     try:
         file = document.check(model)
     except BadFile as error:

@@ -3,7 +3,8 @@
 It reads the files strata wrote with strata's own decoder and prints the lines of a real binary
 (facts: ASTRA-sim's output format), with times by simple rules: a message takes latency + size / bandwidth of the
 first dimension its ends differ in and holds its sender's one slot until delivery; a ring collective starts when
-its last member does and takes its closed form. What it cannot show is whether a real binary agrees.
+its last member does and takes its closed form. As ns-3 it adds the delays of a path, there and back, to size / its
+slowest link. What it cannot show is whether a real binary agrees.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import heapq
 import json
 import stat
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
 from tests import ROOT
 
 NAMES = {"unaware": "AstraSim_Analytical_Congestion_Unaware", "aware": "AstraSim_Analytical_Congestion_Aware"}
+NS3_NAME = "ns3.42-AstraSimNetwork-default"
 
 _SCRIPT = """#!{python}
 import sys
@@ -29,9 +32,12 @@ sys.exit(main(sys.argv[1:], {mode!r}))
 
 
 def fake(folder: Path, backend: str = "unaware", mode: str = "right") -> Path:
-    """Write an executable. mode: right, old (format 2.0), missing (a rank), wrong (a number), fpe (exit 136)."""
+    """Write an executable. mode: right, old (format 2.0), missing (a rank), wrong (a number), fpe (exit 136).
+
+    hangs, silent: passes the self-check, and on all else never ends or prints nothing.
+    """
     text = _SCRIPT.format(python=sys.executable, root=str(ROOT), mode=mode)
-    return script(folder / NAMES.get(backend, backend), text)
+    return script(folder / {**NAMES, "ns3": NS3_NAME}.get(backend, backend), text)
 
 
 def script(path: Path, text: str) -> Path:
@@ -45,14 +51,20 @@ def main(arguments: list[str], mode: str) -> int:
     import yaml
 
     option = dict(item.removeprefix("--").split("=", 1) for item in arguments)
-    network = yaml.safe_load(Path(option["network-configuration"]).read_text())
+    is_ns3 = "logical-topology-configuration" in option
+    topology = Path("topology.txt").read_text() if is_ns3 else ""
+    network = {} if is_ns3 else yaml.safe_load(Path(option["network-configuration"]).read_text())
     system = json.loads(Path(option["system-configuration"]).read_text())
     named = option["comm-group-configuration"]
     groups = {} if "empty" in named else json.loads(Path(named).read_text())
     if mode == "fpe" or "preferred-dataset-splits" not in system:
         sys.stdout.write("terminate called\n")
         return 136
-    simulator = Simulator(network, system, groups, option["workload-configuration"])
+    prefix = option["workload-configuration"]
+    simulator = Ns3(topology, system, groups, prefix) if is_ns3 else Simulator(network, system, groups, prefix)
+    if mode in ("hangs", "silent") and simulator.num_ranks != (2 if is_ns3 else 8):
+        time.sleep(600 if mode == "hangs" else 0)
+        return 0
     finish, bare = simulator.run()
     for rank, end in finish.items():
         if mode == "missing" and rank == 1:
@@ -184,3 +196,28 @@ class Simulator:
             return {0: 2 * hop + reduction + 3 * delay, 7: hop + reduction + 2 * delay, 2: hop + 2 * delay}[kind]
         rounds = (n - 1) * (2 if kind == 0 else 1) * (hop + delay)
         return rounds + delay + (0 if kind == 2 else (n - 1) * reduction)
+
+
+class Ns3(Simulator):
+    def __init__(self, topology, system, groups, prefix):
+        counts, switches, *lines = topology.splitlines()
+        num_nodes, num_switches, _ = map(int, counts.split())
+        ranks = num_nodes - num_switches
+        super().__init__({"npus_count": [ranks], "latency": [0.0], "bandwidth": [1.0]}, system, groups, prefix)
+        self.links = defaultdict(dict)
+        for line in lines:
+            a, b, rate, delay, _ = line.split()
+            wire = (float(rate.removesuffix("bps")) / 8e9, float(delay.removesuffix("ns")))
+            self.links[int(a)][int(b)] = self.links[int(b)][int(a)] = wire
+
+    def hop(self, size, ends):
+        source, dest = ends
+        paths = [(0.0, source, float("inf"), (source,))]
+        while paths:
+            delay, node, rate, seen = heapq.heappop(paths)
+            if node == dest:
+                return int(2 * delay + size / rate)
+            for after, (speed, latency) in self.links[node].items():
+                if after not in seen:
+                    heapq.heappush(paths, (delay + latency, after, min(rate, speed), (*seen, after)))
+        raise AssertionError(f"{ends} are not connected")

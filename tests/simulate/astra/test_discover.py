@@ -36,6 +36,15 @@ def test_a_folder_holds_both(tmp_path):
     assert find(environment(tmp_path, PATH=tmp_path / "bin")) == Binaries(**both)
 
 
+def test_ns3_is_a_file_a_folder_or_on_the_path_whatever_its_version_and_profile(tmp_path):
+    binary = fake(tmp_path / "bin", "ns3")
+    (tmp_path / "bin" / "ns3.41-AstraSimNetwork-debug").write_text("not executable")
+    named = [{"STRATA_NS3": binary}, {"STRATA_NS3": binary.parent}, {"PATH": f"{tmp_path}:{binary.parent}"}]
+    assert {find(environment(tmp_path, **more)) for more in named} == {Binaries(ns3=binary)}
+    with pytest.raises(MissingPart, match=r"no executable ns3\*-AstraSimNetwork-\* in this folder"):
+        find(environment(tmp_path, STRATA_NS3=tmp_path))
+
+
 def test_what_is_named_goes_before_the_path_and_the_path_adds_the_other(tmp_path):
     other, mine = fake(tmp_path / "path", "aware"), fake(tmp_path / "mine", "unaware")
     fake(tmp_path / "path", "unaware")
@@ -49,7 +58,7 @@ def test_the_folder_one_stands_in_is_not_searched(tmp_path, monkeypatch):
     assert find(environment(tmp_path, PATH=os.pathsep)) == Binaries()
 
 
-@pytest.mark.parametrize("variable", ["STRATA_ASTRA_SIM", "STRATA_ASTRA_SIM_NS3"])
+@pytest.mark.parametrize("variable", ["STRATA_ASTRA_SIM", "STRATA_NS3"])
 def test_a_variable_that_names_nothing_that_runs_is_an_error(tmp_path, variable):
     with pytest.raises(MissingPart, match=f"{variable}=.*none_aware: no such file"):
         find(environment(tmp_path, **{variable: tmp_path / "none_aware"}))
@@ -72,10 +81,10 @@ def test_a_backend_that_is_missing_says_how_to_get_it():
     for backend in AstraBackend:
         with pytest.raises(MissingPart) as caught:
             Binaries().of(backend)
-        assert "STRATA_ASTRA_SIM" in caught.value.hint
+        assert ("STRATA_NS3" if backend is AstraBackend.NS3 else "STRATA_ASTRA_SIM") in caught.value.hint
 
 
-@pytest.mark.parametrize("backend", [AstraBackend.AWARE, AstraBackend.UNAWARE])
+@pytest.mark.parametrize("backend", AstraBackend)
 @pytest.mark.parametrize("mode", ["right", "old"])
 def test_the_right_answer_is_remembered_until_the_file_changes(tmp_path, backend, mode):
     binary, env = fake(tmp_path / "bin", backend.value, mode), environment(tmp_path)
@@ -139,7 +148,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
 
 
 @pytest.mark.skipif(
-    not any(os.environ.get(name) for name in ("STRATA_ASTRA_SIM", "STRATA_ASTRA_SIM_NS3")),
+    not any(os.environ.get(name) for name in ("STRATA_ASTRA_SIM", "STRATA_NS3")),
     reason="needs an ASTRA-sim binary: STRATA_ASTRA_SIM names none",
 )
 @pytest.mark.parametrize("backend", AstraBackend)

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.errors import MissingPart, UsageError
+from strata.errors import MissingPart, StrataError, UsageError
 from strata.training.environment import ASTRA_SIM, register
 from strata.training.environment.astra_sim import AstraSimEnv
 from strata.training.environment.placement import home_placement, plan_of, uniform_placement, why_not
@@ -266,7 +266,7 @@ def test_what_is_no_placement_is_refused(action):
         ({"weights": (0.4, -0.3, 0.3)}, "three numbers"),
         ({"bandwidth_fluctuation": 1.0}, "bandwidth_fluctuation=1.0"),
         ({"latency_jitter": -0.1}, "latency_jitter=-0.1"),
-        ({"backend": "simpy"}, "unknown backend 'simpy'"),
+        ({"backend": "astra"}, "unknown backend 'astra'"),
         ({"task_profile": "llama-3.1-71b"}, "no bundled model of that name"),
         ({"task_profile": job(), "num_layers": 11}, "the job's model has 10"),
         ({"fleet": fleet(domain("a"), domain("b"), links=link("a", "b", 5, 30)[:1])}, "link"),
@@ -277,24 +277,48 @@ def test_arguments_that_cannot_be_used_are_named(arguments, said):
         AstraSimEnv(**arguments)
 
 
-def test_a_backend_that_is_not_here_says_so_at_construction(monkeypatch, tmp_path):
+ASTRA_BACKENDS = ["aware", "unaware", "ns3"]
+
+
+def binaries(monkeypatch, tmp_path, *, mode="right"):
+    """Let all binaries of ASTRA-sim be fakes."""
+    for backend in ASTRA_BACKENDS:
+        fake(tmp_path / "bin", backend, mode)
+    monkeypatch.setenv("STRATA_ASTRA_SIM", str(tmp_path / "bin"))
+    monkeypatch.setenv("STRATA_NS3", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("backend", ASTRA_BACKENDS)
+def test_a_backend_that_is_not_here_says_so_at_construction(monkeypatch, tmp_path, backend):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("STRATA_ASTRA_SIM", raising=False)
-    with pytest.raises(MissingPart, match="no ASTRA-sim binary"):
-        AstraSimEnv(num_layers=4, backend="astra")
+    monkeypatch.delenv("STRATA_NS3", raising=False)
+    with pytest.raises(MissingPart, match=f"no ASTRA-sim binary of the {backend} backend"):
+        AstraSimEnv(num_layers=4, backend=backend)
 
 
-def test_astra_is_asked_for_any_placement_and_counts_cycles(monkeypatch, tmp_path):
-    monkeypatch.setenv("STRATA_ASTRA_SIM", str(fake(tmp_path, "aware").parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("hangs", "did not end within 8 s and was stopped; it printed nothing"), ("silent", "ranks never finished")],
+)
+def test_a_binary_that_hangs_or_prints_nothing_is_an_error_within_the_limit(monkeypatch, tmp_path, mode, said):
+    binaries(monkeypatch, tmp_path, mode=mode)
+    with pytest.raises(StrataError, match=said):
+        pair(backend="unaware", time_limit_s=8.0 if mode == "hangs" else 120.0)
+
+
+@pytest.mark.parametrize("backend", ASTRA_BACKENDS)
+def test_astra_is_asked_for_any_placement_and_counts_cycles(monkeypatch, tmp_path, backend):
+    binaries(monkeypatch, tmp_path)
     env, ours = (
-        pair(backend=name, bandwidth_fluctuation=0.0, latency_jitter=0.0) for name in ("astra", "analytic")
+        pair(backend=name, bandwidth_fluctuation=0.0, latency_jitter=0.0) for name in (backend, "analytic")
     )
     env.reset(seed=0)
     ours.reset(seed=0)
     home, uniform, back = (env.step(p)[4] for p in ([0] * 10, [0] * 5 + [1] * 5, [0] * 4 + [1] * 3 + [0] * 3))
     expected = ours.step([0] * 10)[4]
-    assert home["cost_unit"] == "comm_cycles"
+    assert (home["backend"], home["cost_unit"]) == (backend, "comm_cycles")
     assert home["cost_term"] == 0.0
     assert home["step_time_s"] == pytest.approx(expected["step_time_s"], rel=1e-4)
     assert home["utilization"] == pytest.approx(expected["utilization"], rel=1e-4)
@@ -304,6 +328,22 @@ def test_astra_is_asked_for_any_placement_and_counts_cycles(monkeypatch, tmp_pat
     assert 0 < uniform["cost"] < 2e9 * uniform["step_time_s"]
     assert uniform["cost"] < back["cost"] < 3e9 * back["step_time_s"]
     assert back["wan_bytes"] == 2 * uniform["wan_bytes"]
+
+
+def test_ns3_knows_each_pair_of_domains_where_the_others_take_the_worst_link_used(monkeypatch, tmp_path):
+    binaries(monkeypatch, tmp_path)
+    thin = link("a", "b", 1, 30)
+    three = fleet(*(domain(name) for name in "abc"), links=[*thin, *link("b", "c", 5, 10), *link("a", "c", 5, 10)])
+    steps = {}
+    for backend in ("unaware", "ns3"):
+        env = AstraSimEnv(
+            task_profile=job(layers(hidden_mib=64), batch=8), fleet=three, backend=backend,
+            bandwidth_fluctuation=0.0, latency_jitter=0.0,
+        )  # fmt: skip
+        env.reset(seed=0)
+        quick, both = (env.step(p)[4]["step_time_s"] for p in ([1] * 5 + [2] * 5, [0] * 3 + [1] * 3 + [2] * 4))
+        steps[backend] = both / quick
+    assert 1 < steps["ns3"] < steps["unaware"]
 
 
 @examples(20)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,8 +33,10 @@ NAMES: Final = {
 VARIABLES: Final = {
     AstraBackend.UNAWARE: "STRATA_ASTRA_SIM",
     AstraBackend.AWARE: "STRATA_ASTRA_SIM",
-    AstraBackend.NS3: "STRATA_ASTRA_SIM_NS3",
+    AstraBackend.NS3: "STRATA_NS3",
 }
+NS3_PATTERN: Final = "ns3*-AstraSimNetwork-*"
+"""Of a build, which has ns-3's version and its own profile in its name: ns3.42-AstraSimNetwork-default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Binaries:
 
 
 def find(environment: Mapping[str, str]) -> Binaries:
-    """Return the binaries named by STRATA_ASTRA_SIM (a binary, or a folder of them), STRATA_ASTRA_SIM_NS3 or PATH.
+    """Return the binaries named by STRATA_ASTRA_SIM and STRATA_NS3 (a binary, or a folder of them) or on PATH.
 
     Only looks. Raises MissingPart where a variable names something that cannot be run.
     """
@@ -73,14 +75,27 @@ def find(environment: Mapping[str, str]) -> Binaries:
                 raise MissingPart(f"STRATA_ASTRA_SIM={named}: no executable {names} in this folder")
         else:
             binaries[_kind(place).value] = _executable("STRATA_ASTRA_SIM", place)
+    # An empty entry of PATH would be the folder one happens to stand in.
+    folders = [entry for entry in environment.get("PATH", "").split(os.pathsep) if entry]
     for backend, name in NAMES.items():
-        # An empty entry of PATH would be the folder one happens to stand in.
-        path = os.pathsep.join(filter(None, environment.get("PATH", "").split(os.pathsep)))
-        if backend.value not in binaries and path and (binary := shutil.which(name, path=path)):
-            binaries[backend.value] = Path(binary)
-    if named := environment.get("STRATA_ASTRA_SIM_NS3"):
-        binaries["ns3"] = _executable("STRATA_ASTRA_SIM_NS3", Path(named).expanduser())
+        if backend.value not in binaries and folders:
+            if binary := shutil.which(name, path=os.pathsep.join(folders)):
+                binaries[backend.value] = Path(binary)
+    if ns3 := _ns3(environment.get("STRATA_NS3"), folders):
+        binaries["ns3"] = ns3
     return Binaries(**{kind: binary.absolute() for kind, binary in binaries.items()})
+
+
+def _ns3(named: str | None, folders: Sequence[str]) -> Path | None:
+    if named and not (place := Path(named).expanduser()).is_dir():
+        return _executable("STRATA_NS3", place)
+    for folder in [named] if named else folders:
+        for binary in sorted(Path(folder).expanduser().glob(NS3_PATTERN)):
+            if binary.is_file() and os.access(binary, os.X_OK):
+                return binary
+    if named:
+        raise MissingPart(f"STRATA_NS3={named}: no executable {NS3_PATTERN} in this folder")
+    return None
 
 
 def _kind(binary: Path) -> AstraBackend:

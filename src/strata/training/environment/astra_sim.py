@@ -19,6 +19,7 @@ from strata.errors import UsageError
 from strata.fleet.dynamics.noise import Uniform
 from strata.fleet.fleet import Fleet
 from strata.fleet.schema import load_fleet
+from strata.simulate.astra.referee import TIME_LIMIT_S
 from strata.training.environment import backends
 from strata.training.environment.network import (
     SEED_BANDWIDTH_BYTES_PER_S,
@@ -69,13 +70,15 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     most, then the share of the layers each domain had in the last placement (zeros before the first). With `edges`
     a Dict of this as `state` and `edges` [K², 3], row i K + j: bandwidth, latency, and 1 where i is not j.
     Reward: w1 R_eff + w2 U - w3 C with R_eff = (T_base - T) / T_base, U the utilisation and C the communication
-    cost over that of the uniform placement: wide-area bytes, or with backend "astra" the cycles its ranks do not
-    compute. `info` holds each of these and the network they were reached on; that of `reset` holds the network
+    cost over that of the uniform placement: wide-area bytes, or with an ASTRA-sim backend the cycles its ranks do
+    not compute. `info` holds each of these and the network they were reached on; that of `reset` holds the network
     of the first step.
 
     num_domains: 3 is the network of seed 001 §3.1; any other number draws base links as its §3.3 does, at reset.
     num_layers: cuts the model or goes on with layers like its own; None takes it as it is.
     task_profile: a model's name or config.json, or a job. fleet: instead of the seed's; num_domains is then its.
+    backend: "analytic", "events", or a binary of ASTRA-sim: "aware", "unaware" (congestion), "ns3". time_limit_s:
+    after which a run of it is stopped and an error.
     episode_steps: after so many the episode is truncated; it never terminates.
     Raises UsageError for arguments that cannot be used, MissingPart where the backend is not here.
     """
@@ -91,6 +94,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         *,
         latency_jitter: float = 0.2,
         backend: str = "analytic",
+        time_limit_s: float = TIME_LIMIT_S,
         fleet: Fleet | None = None,
         weights: Sequence[float] = (0.4, 0.3, 0.3),
         episode_steps: int = 100,
@@ -99,7 +103,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     ) -> None:
         _check(num_domains, weights, episode_steps, bandwidth_fluctuation, latency_jitter)
         self.render_mode = render_mode
-        self.backend = backends.backend(backend)
+        self.backend = backends.backend(backend, time_limit_s=time_limit_s)
         self.job = _job(task_profile, num_layers)
         self.weights, self.episode_steps, self.edges = tuple(weights), episode_steps, edges
         self._noise = Noise(Uniform(bandwidth_fluctuation), Uniform(latency_jitter))

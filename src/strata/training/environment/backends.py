@@ -18,9 +18,9 @@ import numpy as np
 from strata.errors import MissingPart, UsageError
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Binaries, find
+from strata.simulate.astra.discover import AstraBackend, Binaries, find
 from strata.simulate.astra.lower import Aggregation
-from strata.simulate.astra.referee import simulate_astra
+from strata.simulate.astra.referee import TIME_LIMIT_S, simulate_astra
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Job
 from strata.simulate.traffic import links_used
@@ -48,15 +48,18 @@ class Backend:
     run: Callable[[Fleet, TrainingJob, TrainingPlan], Outcome]
 
 
-def backend(name: str) -> Backend:
-    """Return a backend. Raises UsageError for a name that is none, MissingPart where it cannot run here."""
-    if name not in _BACKENDS:
-        raise UsageError(f"unknown backend {name!r}", hint=" or ".join(_BACKENDS))
-    return _BACKENDS[name]()
+def backend(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Backend:
+    """Return a backend; a run of an ASTRA-sim binary that takes longer than `time_limit_s` is stopped, an error.
 
-
-def _analytic() -> Backend:
-    return Backend("analytic", "wan_bytes", _run_analytic)
+    Raises UsageError for a name that is none, MissingPart where it cannot run here.
+    """
+    if name in _OURS:
+        return Backend(name, "wan_bytes", _OURS[name])
+    if name not in NAMES:
+        raise UsageError(f"unknown backend {name!r}", hint=" or ".join(NAMES))
+    kind, binaries = AstraBackend(name), find(os.environ)
+    binaries.of(kind)  # says at once that it is not here
+    return Backend(name, "comm_cycles", partial(_run_astra, kind, binaries, time_limit_s))
 
 
 def _run_analytic(fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
@@ -76,20 +79,24 @@ def _shared(fleet: Fleet, pipeline: Pipeline) -> Fleet:
     return fleet.with_links(scaled(link, bandwidth=1 / count) for link, count in uses.items() if count > 1)
 
 
-def _astra() -> Backend:
-    return Backend("astra", "comm_cycles", partial(_run_astra, find(os.environ)))
+def _run_astra(
+    kind: AstraBackend, binaries: Binaries, time_limit_s: float, fleet: Fleet, job: TrainingJob, plan: TrainingPlan
+) -> Outcome:
+    """Run the plan on ASTRA-sim.
 
-
-def _run_astra(binaries: Binaries, fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
-    """Run the plan on ASTRA-sim, all links as bad as the worst one used: the seed's `min` aggregation (§3.1).
-
+    Its analytical backends know one link for all domains, here as bad as the worst one used: the seed's `min`
+    aggregation (§3.1). ns-3 has a link for each pair of domains, as bad as the worse of its two directions, and
+    messages that meet on it share it.
     Communication is what ranks do not compute, in cycles of 1 ns: waiting and bubbles included.
     """
     report = StepModel(_shared(fleet, plan.pipelines[0]), job).reports([plan])[0]
-    visits, stages = _visits(_shared(fleet, plan.pipelines[0]), plan)
+    visits, stages = fleet, plan
+    if kind is not AstraBackend.NS3:
+        visits, stages = _visits(_shared(fleet, plan.pipelines[0]), plan)
     answer = simulate_astra(
-        StepModel(visits, job), stages, binaries=binaries, environment=os.environ, aggregation=Aggregation.MIN
-    )
+        StepModel(visits, job), stages, binaries=binaries, environment=os.environ, backend=kind,
+        aggregation=Aggregation.MIN, time_limit_s=time_limit_s,
+    )  # fmt: skip
     idle_s = [idle for idle in answer.exposed_s if idle is not None]
     if len(idle_s) < len(answer.exposed_s):
         raise MissingPart("this ASTRA-sim does not say how long a rank communicates", hint="a current build")
@@ -115,10 +122,6 @@ def _visits(fleet: Fleet, plan: TrainingPlan) -> tuple[Fleet, TrainingPlan]:
     return apart, replace(plan, pipelines=(replace(pipeline, stages=stages),))
 
 
-def _events() -> Backend:
-    return Backend("events", "wan_bytes", _run_events)
-
-
 def _run_events(fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
     """Simulate the plan; messages that meet on a link share it only while they do."""
     # Without jitter and failures nothing is drawn.
@@ -127,4 +130,5 @@ def _run_events(fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
     return Outcome(report.step_time_s, report.utilization, wan_bytes, cost=wan_bytes)
 
 
-_BACKENDS: Final[dict[str, Callable[[], Backend]]] = {"analytic": _analytic, "events": _events, "astra": _astra}
+_OURS: Final = {"analytic": _run_analytic, "events": _run_events}
+NAMES: Final = (*_OURS, *(kind.value for kind in AstraBackend))
