@@ -33,7 +33,7 @@ def test_the_brief_s_own_file_is_a_fleet():
     bandwidth, latency = matrices(fleet)
     np.testing.assert_allclose(bandwidth / GBPS, [[400, 5, 2], [5, 400, 3], [2, 3, 400]])
     np.testing.assert_allclose(latency * 1e3, [[0.5, 30, 80], [30, 0.5, 50], [80, 50, 0.5]])
-    assert [(domain.name, domain.num_devices) for domain in fleet.domains] == [(f"Domain_{i}", 8) for i in range(3)]
+    assert {domain.name: domain.num_devices for domain in fleet.domains} == {f"Domain_{i}": 8 for i in range(3)}
     assert load_dynamics(AS_IT_STANDS) is None
     assert load_drivers(AS_IT_STANDS) == {}
 
@@ -80,7 +80,8 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, changes, where, said):
 def test_a_yaml_nan_and_all_faults_at_once(tmp_path):
     file = tmp_path / "net.yaml"
     file.write_text(
-        "topology: hierarchical\nnum_domains: 2\nbandwidth_matrix:\n- [400, .nan]\n- [~, 400]\nlatency_matrix: [[1, 2], 3]\n"
+        "topology: hierarchical\nnum_domains: 2\nbandwidth_matrix:\n- [400, .nan]\n- [~, 400]\n"
+        "latency_matrix: [[1, 2], 3]\n"
     )
     with pytest.raises(BadFile) as caught:
         load_fleet(file)

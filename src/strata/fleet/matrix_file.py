@@ -1,7 +1,8 @@
 """The network file of design brief 001 §3.4.1 as it stands: bandwidth and latency as matrices, row to column.
 
-A number is Gbps or ms, as everywhere in the brief; a value with a unit of its own is text (`"50GB/s"`). The diagonal
-is what a domain has inside. Every pair has a value: a link that is not there cannot be told from one forgotten.
+A number is Gbps or ms, as everywhere in the brief; a value with a unit of its own is text (`"50GB/s"`). The
+diagonal is what a domain has inside. Every pair has a value: a link that is
+not there cannot be told from one forgotten.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Simulator:
 
 class Ns3(Simulator):
     def __init__(self, topology, system, groups, prefix):
-        counts, switches, *lines = topology.splitlines()
+        counts, _switches, *lines = topology.splitlines()
         num_nodes, num_switches, _ = map(int, counts.split())
         ranks = num_nodes - num_switches
         super().__init__({"npus_count": [ranks], "latency": [0.0], "bandwidth": [1.0]}, system, groups, prefix)

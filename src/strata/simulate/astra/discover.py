@@ -78,9 +78,9 @@ def find(environment: Mapping[str, str]) -> Binaries:
     # An empty entry of PATH would be the folder one happens to stand in.
     folders = [entry for entry in environment.get("PATH", "").split(os.pathsep) if entry]
     for backend, name in NAMES.items():
-        if backend.value not in binaries and folders:
-            if binary := shutil.which(name, path=os.pathsep.join(folders)):
-                binaries[backend.value] = Path(binary)
+        known = backend.value in binaries or not folders
+        if not known and (binary := shutil.which(name, path=os.pathsep.join(folders))):
+            binaries[backend.value] = Path(binary)
     if ns3 := _ns3(environment.get("STRATA_NS3"), folders):
         binaries["ns3"] = ns3
     return Binaries(**{kind: binary.absolute() for kind, binary in binaries.items()})
