@@ -164,7 +164,7 @@ def test_a_context_in_a_pid_namespace_is_charged_about_what_it_takes(ledger, obs
         reserved = json.loads(program.stdout.readline())["reserved"]
         taken = observer.used_bytes() - bare - reserved
         (use,) = read_ledger(ledger, name="s")
-        program.stdin.write("\n")
+        program.communicate("\n", timeout=PATIENCE_S)
     print(f"\na context took {taken / MIB:.0f} MiB, charged {use.context_bytes / MIB:.0f}, {use.context_trust}")
     assert program.returncode == 0
     assert use.context_bytes == pytest.approx(taken, abs=32 * MIB)

@@ -73,11 +73,15 @@ def test_work_that_is_under_way_at_a_look_is_charged_whole(played):
 def test_a_program_that_uses_less_than_its_share_is_not_held_up(played, case):
     """One that reads its next batch between steps got 4.7 %: from the last mark to the next was work."""
     (one,) = (one for one in played if one.case == case)
-    assert (one.got_40_s, one.longest_wait_s) == (pytest.approx(FRUGAL[case], abs=0.01), 0)
+    assert one.got_40_s == pytest.approx(FRUGAL[case], abs=0.01)
+    assert one.longest_wait_s <= 0.001  # what a kernel holds a call up
 
 
 def test_a_device_that_waits_for_launches_is_not_taken_to_be_at_work(played):
-    """On an H100 a trainer got 24 % for 30, and marks around each launch made this program 27 % slower."""
+    """On an H100 a trainer got 24 % for 30, and marks around each launch made this program 27 % slower.
+
+    Where a call that the kernel held up was taken for the clock's word, it got 16 and 42 % there for 30 and 70.
+    """
     alone, third, most = got(played, "host-bound")
     assert third == pytest.approx(0.3, abs=0.01)
     assert 0.95 * alone <= most <= alone < 0.7

@@ -8,7 +8,8 @@
 #define SHORT_NS 50000u    /* launches so short, and so soon behind each other, that marks would slow the program down */
 #define SOON_NS 100000u
 #define REMEMBERS 64       /* launches that an average goes back */
-#define RECORDED_NS 5000u  /* from the record of a mark to an idle device's reaching it */
+#define LATER_NS 20000u    /* a mark that the device reaches so much later than it can is behind work that was under way */
+#define CLOCK_DRIFT 1e-4   /* by how much the device's clock may run faster than ours */
 
 enum { NOT_READY = 600 };
 
@@ -44,14 +45,17 @@ static uint64_t span_ns(struct meter *meter, uint32_t from, uint32_t to) {
     return is_known ? (uint64_t)((double)ms * 1e6) : 0;
 }
 
-/* When the device reached a mark that is over, by our clock: never before it was recorded. */
+/* When the device reached a mark that is over, by our clock, or somewhat earlier: since a mark cannot be reached before the
+ * call that records it, each says how the device's clock stands to ours at the least. */
 static uint64_t reached_ns(struct meter *meter, uint32_t number) {
-    uint64_t reached = meter->known_ns + span_ns(meter, meter->known, number);
+    uint64_t reached = meter->known_ns + (uint64_t)((double)span_ns(meter, meter->known, number) * (1 - CLOCK_DRIFT));
     uint64_t recorded = mark_at(meter, number)->recorded_ns;
     return reached > recorded ? reached : recorded;
 }
 
-static void know(struct meter *meter, uint32_t number, uint64_t reached) {
+/* Later marks' times are counted from this one's. */
+static void know(struct meter *meter, uint32_t number) {
+    uint64_t reached = reached_ns(meter, number);
     meter->known = number;
     meter->known_ns = reached;
 }
@@ -64,7 +68,7 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
     if (!make || !tell || meter->head - meter->tail >= METER_MARKS - 2)
         return false;
     if (meter->head - meter->known >= METER_MARKS) // its event is about to be another's
-        know(meter, meter->tail - 1, reached_ns(meter, meter->tail - 1));
+        know(meter, meter->tail - 1);
     if (!mark->event) {
         int mode = cores_relaxed();
         bool is_made = make(&mark->event, 0) == 0;
@@ -74,10 +78,11 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
             return false;
         }
     }
+    uint64_t now = quota_now_ns();
     if (tell(mark->event, stream) != 0)
         return false;
     mark->stream = stream;
-    mark->recorded_ns = quota_now_ns();
+    mark->recorded_ns = now;
     mark->launch_ns = 0;
     mark->launches = meter->uncovered;
     mark->is_late = is_late;
@@ -89,14 +94,14 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
 
 /* Whether the device was still at work when this mark was recorded, and so reached it later. */
 static bool was_busy(struct meter *meter, uint32_t number) {
-    return reached_ns(meter, number) > mark_at(meter, number)->recorded_ns + RECORDED_NS;
+    return reached_ns(meter, number) > mark_at(meter, number)->recorded_ns + LATER_NS;
 }
 
 /* What the device did between a mark, which is over, and the one before. */
 static uint64_t worked_ns(struct meter *meter, uint32_t number) {
     struct mark *mark = mark_at(meter, number), *before = mark_at(meter, number - 1);
-    if (mark->is_idle && !was_busy(meter, number)) // others' turns make an idle program's mark wait, too
-        know(meter, number, mark->recorded_ns);
+    if (reached_ns(meter, number) == mark->recorded_ns)
+        know(meter, number);
     if (!mark->launches)
         return 0;
     uint64_t span = span_ns(meter, number - 1, number), average = mark->launches * meter->average_ns;
@@ -161,6 +166,7 @@ bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *
         return is_idle;
     // With nothing behind the last mark and that not over, the device goes straight on to this launch.
     meter->is_begun = (is_over || (stream != meter->stream && !meter->uncovered)) && put(meter, stream, true, is_idle);
+    meter->begun_ns = meter->is_begun ? quota_now_ns() : 0;
     meter->stream = stream;
     return is_idle;
 }
@@ -168,7 +174,7 @@ bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *
 void meter_after(struct meter *meter, bool is_long) {
     struct mark *last = mark_at(meter, meter->head - 1);
     if (meter->is_begun) {
-        last->launch_ns = quota_now_ns() - last->recorded_ns;
+        last->launch_ns = quota_now_ns() - meter->begun_ns;
         // At random, or a loop's same kernel would always be the one that is measured.
         meter->random = meter->random * 1664525u + 1013904223u;
         bool is_short = last->is_idle && meter->average_ns < SHORT_NS;

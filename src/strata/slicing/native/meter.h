@@ -17,7 +17,7 @@
 
 struct mark {
     void *event, *stream;
-    uint64_t recorded_ns;
+    uint64_t recorded_ns; /* before the call */
     uint64_t launch_ns; /* what the call of the launch behind it took, if the device waited for that */
     uint32_t launches;  /* since the mark before */
     bool is_late;       /* recorded some time behind them: the device may have run dry meanwhile */
@@ -27,13 +27,13 @@ struct mark {
 struct meter {
     _Atomic uint32_t lock;
     uint32_t head, tail; /* marks in use: [tail, head) are not known to be over */
-    uint32_t known;      /* a mark that is over, reached at known_ns: what tells when later ones were */
+    uint32_t known;      /* a mark that is over, reached at known_ns or later: what tells when others were */
     uint32_t uncovered;  /* launches behind the last mark */
     uint32_t skips, most_skipped, random; /* skips: so many may have no mark, drawn at random */
     bool is_begun;       /* the launch that is being made has a mark before it */
     bool is_skipped;     /* and this: none at all */
     void *context, *stream;
-    uint64_t launched_ns, charged_ns;
+    uint64_t launched_ns, charged_ns, begun_ns; /* begun: behind the mark before the launch that is being made */
     uint64_t average_ns; /* a launch's time */
     uint64_t known_ns;
     struct mark marks[METER_MARKS];
