@@ -42,7 +42,7 @@ def test_a_share_is_kept_within_5_points_over_any_10_seconds(played):
 
 
 def test_a_long_kernel_behind_many_short_ones_is_charged_whole(played):
-    """An H100 gave 52 and 97 % for 30 and 70: with every mark in use none was left to tell that the device was at work."""
+    """An H100 gave 52 and 97 % for 30 and 70: with every mark in use none told that the device still worked."""
     shares = {one.requested: one.got_40_s for one in played if one.case == "999 x 20 us, then 200 ms, wait"}
     assert shares == {share: pytest.approx(share, abs=0.01) for share in (0.1, 0.3, 0.7)}
 
