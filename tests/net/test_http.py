@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from strata.errors import UsageError
+from strata.net.connection import Connection
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
 from strata.net.server import listen
@@ -253,6 +255,82 @@ def test_a_body_that_does_not_come_is_408():
     assert b"body-too-slow" in answer
 
 
+def test_who_sends_a_head_without_end_is_hung_up_on():
+    async def scenario():
+        async with listening(frame_of(echo, header_bytes=1000)) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n")
+            with suppress(ConnectionError):
+                for _ in range(10_000):
+                    writer.write(b"x-more: " + b"x" * 100 + b"\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                    if writer.transport.is_closing():
+                        break
+            return writer.transport.is_closing()
+
+    assert asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("content_length", [True, False])
+def test_a_client_of_http_1_0_gets_an_answer_that_ends_with_the_connection(content_length):
+    async def words(_request):
+        async def body():
+            yield b"a"
+            yield b"b"
+
+        return StreamingResponse(body(), headers={"content-length": "2"} if content_length else {})
+
+    async def scenario():
+        async with listening(frame_of(words)) as port:
+            return await raw(port, b"GET / HTTP/1.0\r\n\r\n")
+
+    head, _, body = asyncio.run(scenario()).partition(b"\r\n\r\n")
+    assert (body, b"chunked" in head) == (b"ab", False)
+
+
+def test_an_answer_that_is_there_at_once_reaches_the_connection_as_one_piece(monkeypatch):
+    written = []
+
+    def made(self, transport):
+        write = transport.write
+        monkeypatch.setattr(transport, "write", lambda data: (written.append(bytes(data)), write(data)))
+        connection_made(self, transport)
+
+    connection_made = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", made)
+
+    async def scenario():
+        async with listening(frame_of(echo)) as port:
+            return await raw(
+                port, b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi"
+            )
+
+    assert written == [asyncio.run(scenario())]
+
+
+OFFERS = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 1\r\n\r\na"
+LAST = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\nb"
+
+
+@pytest.mark.parametrize("pause_s", [None, 0.05])
+def test_who_offers_an_upgrade_that_is_not_taken_may_go_on_asking(pause_s):
+    async def scenario():
+        async with listening(frame_of(echo)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(OFFERS)
+            if pause_s is not None:
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+            writer.write(LAST)
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    answers = asyncio.run(scenario()).split(b"HTTP/1.1 200 OK")[1:]
+    assert [answer[-1:] for answer in answers] == [b"a", b"b"]
+
+
 UPGRADE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n\r\n"
 
 
@@ -311,6 +389,7 @@ import asyncio, sys
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.responses import PlainTextResponse
+from strata.net.connection import Connection
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
 from strata.net.server import listen, serve

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from strata.errors import StrataError
@@ -66,8 +66,8 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.is_open = transport, True
+        # uvloop's are no subclasses of it.
+        self._transport, self.is_open = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:
         """Hand over what is whole."""
@@ -155,8 +155,7 @@ class _Opening(asyncio.Protocol):
         self.answered: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._head)
+        cast("asyncio.Transport", transport).write(self._head)
 
     def data_received(self, data: bytes) -> None:
         self._data += data

@@ -241,7 +241,7 @@ def test_health_is_good_once_a_pipeline_serves_and_bad_while_stopping():
         return early, well, await world.get("/healthz"), await world.complete()
 
     early, well, stopping, refused = run(scenario)
-    assert (early.status_code, early.json()["reason"]) == (503, "no pipeline is serving yet")
+    assert (early.status_code, early.json()["reason"]) == (503, "no worker or engine has joined")
     assert (well.status_code, well.json()) == (200, {"status": "ok"})
     assert (stopping.status_code, stopping.json()["reason"]) == (503, "stopping")
     assert refused.status_code == 503

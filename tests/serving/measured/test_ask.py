@@ -16,8 +16,12 @@ from strata.errors import MissingPart, UsageError
 from strata.net.http import Frame, Limits
 from strata.net.metrics import Counter, Registry
 from strata.net.server import listen, serving
+from strata.serving.gateway.build import GatewaySettings, build
+from strata.serving.live.config import SchedulerConfig
 from strata.serving.measured.ask import ask
 from strata.serving.measured.log import read_log
+from strata.serving.tokens import ByteTokenizer
+from strata.serving.worker.shape import Shape
 from strata.workload.requests import Request
 from tests.serving.measured.made_up import FLEET
 
@@ -84,6 +88,15 @@ def test_requests_that_fail_are_left_out_and_told():
         log, errors = asyncio.run(ask(url, CAME))
     assert len(log.requests) == 1
     assert sorted(error.partition(": ")[2][:15] for error in errors) == ["HTTP status 429", "{'message': 'lo"]
+
+
+def test_a_gateway_without_a_worker_is_told_at_once():
+    settings = GatewaySettings(SchedulerConfig(), (Shape().hosted, ByteTokenizer()))
+    with listen("127.0.0.1", 0) as listener, serving(build(settings)[1], listener):
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(MissingPart, match="serves nothing yet: no worker or engine has joined") as caught:
+            asyncio.run(ask(url, CAME))
+    assert caught.value.hint == f"strata serve worker --gateway {url}"
 
 
 @pytest.mark.parametrize("wrong", ["refused", "error", "silent"])

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -175,6 +176,9 @@ class EngineAnswer:
             self._waiter.set_result(None)
 
 
+_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,8})\r\n").match
+
+
 class Chunks:
     """Takes HTTP's chunks apart (RFC 9112, section 7.1)."""
 
@@ -183,17 +187,26 @@ class Chunks:
 
     def feed(self, data: bytes) -> bytes:
         """Return what a piece holds of the body. Raises httpx's errors."""
+        # Most often it is one chunk, and all of it.
+        if not (self._left or self._rest) and (usual := _SIZE(data)):
+            end = usual.end() + int(usual[1], 16)
+            if usual.end() < end == len(data) - 2:
+                return data[usual.end() : end]
         data, self._rest = self._rest + data, b""
         out, at = list[bytes](), 0
         while at < len(data) and not self.is_whole:
             if self._left:  # of the chunk, and two for the end of its line
-                piece = data[at : at + self._left]
-                at, self._left = at + len(piece), self._left - len(piece)
-                out.append(piece[: len(piece) + min(0, self._left - 2)] if self._left < 2 else piece)
+                if self._left > 2:
+                    out.append(data[at : at + self._left - 2])
+                taken = min(self._left, len(data) - at)
+                at, self._left = at + taken, self._left - taken
                 continue
-            size, end, _ = data[at:].partition(b"\r\n")
+            if (usual := _SIZE(data, at)) and (length := int(usual[1], 16)):
+                at, self._left = usual.end(), length + 2
+                continue
+            size, newline, _ = data[at:].partition(b"\r\n")
             text = size.partition(b";")[0].strip()
-            if not end or ((is_last := not text.strip(b"0")) and b"\r\n\r\n" not in data[at:]):
+            if not newline or ((is_last := not text.strip(b"0")) and b"\r\n\r\n" not in data[at:]):
                 self._rest = data[at:]
                 break
             try:
@@ -214,8 +227,7 @@ class _Connection(asyncio.Protocol):
         self.answer: EngineAnswer | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
 
     def data_received(self, data: bytes) -> None:
         if self.answer is not None:

@@ -41,8 +41,11 @@ class Gateway:
 
     def why_not_ready(self) -> str:
         """Return why no model can be served; nothing where one can."""
-        if any(model["ready"] for model in self.counts().values()):
+        counts = self.counts().values()
+        if any(model["ready"] for model in counts):
             return ""
+        if not any(model["nodes"] for model in counts):
+            return "no worker or engine has joined"
         statuses = [driver.core.status() for driver in self.drivers.values()]
         reasons = [reason["text"] for status in statuses for reason in status["reasons"]]
         return "; ".join(reasons) or "no pipeline is serving yet"

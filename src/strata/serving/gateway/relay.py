@@ -35,16 +35,21 @@ class Usual(NamedTuple):
     before: bytes
     after: bytes
 
-    def text(self, payload: bytes) -> str:
-        """Return the text of an event like this; nothing where it is not, or where its text is not plain."""
-        if not (payload.startswith(self.begin) and payload.endswith(self.end)):
+    def text(self, data: bytes) -> str:
+        """Return the text of one event like this; nothing where it is not, or where its text is not plain."""
+        if not (data.startswith(self.begin) and data.endswith(self.end)):
             return ""
-        text = payload[len(self.begin) : -len(self.end)]
+        text = data[len(self.begin) : -len(self.end)]
         return text.decode() if _PLAIN(text) else ""
+
+    def ours(self, text: str) -> bytes:
+        """Return the event for the client."""
+        return b"".join((self.before, text.encode(), self.after))
 
 
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+').fullmatch
 """What stands for itself between JSON's quotation marks."""
+_EVENT: Final = b"data: %b\n\n"
 
 
 def _usual(payload: bytes, ours: bytes, text: Any) -> Usual | None:
@@ -52,9 +57,8 @@ def _usual(payload: bytes, ours: bytes, text: Any) -> Usual | None:
     quoted = b'"%s"' % text.encode(errors="replace") if isinstance(text, str) and text else b""
     if not quoted or not _PLAIN(quoted[1:-1]) or payload.count(quoted) != 1 or ours.count(quoted) != 1:
         return None
-    begin, _, end = payload.partition(quoted)
-    before, _, after = ours.partition(quoted)
-    return Usual(begin + b'"', b'"' + end, b"data: " + before + b'"', b'"' + after + b"\n\n")
+    (begin, _, end), (before, _, after) = ((_EVENT % one).partition(quoted) for one in (payload, ours))
+    return Usual(begin + b'"', b'"' + end, before + b'"', b'"' + after)
 
 
 class Relay:
@@ -81,6 +85,9 @@ class Relay:
 
         Raises ValueError for what is no event, EngineFailed where the engine says so.
         """
+        if not self._rest and (usual := self._usual) and (text := usual.text(data)):
+            self._take(text)
+            return usual.ours(text)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > EVENT_BYTES:
             raise ValueError(f"a line is longer than {EVENT_BYTES} bytes")
@@ -96,9 +103,9 @@ class Relay:
         return b"".join(out)
 
     def _event(self, payload: bytes) -> bytes:
-        if (usual := self._usual) and (text := usual.text(payload)):
+        if (usual := self._usual) and (text := usual.text(_EVENT % payload)):
             self._take(text)
-            return usual.before + text.encode() + usual.after
+            return usual.ours(text)
         chunk = json.loads(payload)
         if not isinstance(chunk, dict):
             raise ValueError("an event is no object")
@@ -128,7 +135,7 @@ class Relay:
         if not usage and len(choices) == 1 and not choices[0].get("finish_reason"):
             message = choices[0].get("text") or (choices[0].get("delta") or {}).get("content")
             self._usual = _usual(payload, ours, message)
-        return b"data: " + ours + b"\n\n"
+        return _EVENT % ours
 
     def _take(self, text: str) -> None:
         self.stream.texts.append(text)

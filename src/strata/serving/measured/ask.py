@@ -29,7 +29,9 @@ class Answers(NamedTuple):
 
 
 async def ask(url: str, requests: Sequence[Request], *, token: str = "", seed: int = 0) -> Answers:
-    """Ask for completions of random texts. Raises MissingPart where nobody answers, UsageError for a refusal.
+    """Ask for completions of random texts.
+
+    Raises MissingPart where nobody answers or nobody serves, UsageError for a refusal.
 
     How many tokens a text has is what the server says of one; those of each request are what it says of them.
     """
@@ -42,6 +44,7 @@ async def ask(url: str, requests: Sequence[Request], *, token: str = "", seed: i
             raise MissingPart(f"nobody answers at {url}: {error}", hint="strata serve gateway") from None
         if models.status_code != httpx.codes.OK:
             raise UsageError(f"{url}/v1/models answered {models.status_code}", hint="STRATA_TOKEN")
+        await _check_ready(client, url)
         listed = models.json().get("data") or [{}]
         asker = _Asker(client, str(listed[0].get("id", "")), random.Random(seed))
         try:
@@ -63,6 +66,18 @@ async def ask(url: str, requests: Sequence[Request], *, token: str = "", seed: i
     if not rows:
         raise UsageError(f"{url} answered none of {len(answers)} requests: {errors[0]}")
     return Answers(Log.of(rows), errors)
+
+
+async def _check_ready(client: httpx.AsyncClient, url: str) -> None:
+    """Raise MissingPart where a gateway says that nobody serves: requests would wait for somebody to join."""
+    health = await client.get("/healthz")
+    if health.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+        return  # ready, or an engine, which has no such path
+    try:
+        reason = health.json()["reason"]
+    except (ValueError, LookupError, TypeError):
+        reason = "/healthz answered 503"
+    raise MissingPart(f"{url} serves nothing yet: {reason}", hint=f"strata serve worker --gateway {url}")
 
 
 class _Asker:
