@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import weakref
 from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,7 +15,7 @@ from strata.serving.wire import FaultMessage, RangeMessage, StepSample
 from strata.serving.worker import drive
 from strata.serving.worker.holder import AttemptKey
 from strata.serving.worker.steps import ResultRow
-from tests.serving.worker.builders import SHAPE, Cluster, load
+from tests.serving.worker.builders import SHAPE, Cluster, NumberMaker, load
 from tests.support.laws import examples
 
 WHOLE = ()
@@ -85,6 +87,33 @@ def test_many_attempts_at_once_do_not_mix():
 
     alone = [run(_said(*WHOLE, prompt=(i, 9), max_tokens=10)) for i in range(8)]
     assert run(all_said()) == alone
+
+
+@pytest.mark.parametrize("cuts", [WHOLE, THREE])
+def test_what_an_answer_has_cached_goes_with_it_and_not_when_cycles_are_collected(cuts, monkeypatch):
+    made, cache = [], NumberMaker.cache
+
+    def counted(self, max_tokens):
+        new = cache(self, max_tokens)
+        made.append(weakref.ref(new))
+        return new
+
+    async def left():
+        async with Cluster(*cuts) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message())) as lines:
+                await anext(lines)  # and leaves
+            for number in range(2):
+                await cluster.said(request_id=f"r{number}", max_tokens=3)
+            return [ref() for ref in made]
+
+    monkeypatch.setattr(NumberMaker, "cache", counted)
+    gc.collect()
+    gc.disable()
+    try:
+        caches = run(left())
+        assert caches[: -len(cuts) - 1] == [None] * 2 * (len(cuts) + 1)  # the last step may still be held
+    finally:
+        gc.enable()
 
 
 def test_everything_is_free_when_an_answer_is_complete():

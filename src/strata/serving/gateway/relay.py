@@ -57,7 +57,7 @@ def _usual(payload: bytes, ours: bytes, text: Any) -> Usual | None:
     quoted = b'"%s"' % text.encode(errors="replace") if isinstance(text, str) and text else b""
     if not quoted or not _PLAIN(quoted[1:-1]) or payload.count(quoted) != 1 or ours.count(quoted) != 1:
         return None
-    (begin, _, end), (before, _, after) = ((_EVENT % one).partition(quoted) for one in (payload, ours))
+    (begin, _, end), (before, _, after) = ((_EVENT % data).partition(quoted) for data in (payload, ours))
     return Usual(begin + b'"', b'"' + end, before + b'"', b'"' + after)
 
 

@@ -120,6 +120,7 @@ class _Drive:
     def close(self) -> None:
         """Wait for nothing more."""
         self.is_over = True
+        self._passage = None  # which has this as its origin: what is cached would stay until cycles are collected
         if self._timer is not None:
             self._timer.cancel()
 
