@@ -79,6 +79,11 @@ def test_a_time_that_is_none_is_refused(option, time, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_who_only_looks_once_serves_no_kubelet(capsys):
+    assert run(["kube", "agent", "--once", "--dra"]) == 2
+    assert "--dra serves the kubelet" in capsys.readouterr().err
+
+
 @pytest.mark.real("lightkube")
 def test_without_a_way_to_the_api_server_it_says_so(tmp_path, capsys):
     assert run(["kube", "agent", "--port", "0", "--kubeconfig", str(tmp_path / "none")]) == 5

@@ -27,6 +27,7 @@ from strata.cluster.api.placement_annotation import MANAGED
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.controller.manager import ControllerMetrics
 from strata.cluster.controller.process import LEASE
+from strata.cluster.dra.own_slices import DRIVER
 from strata.cluster.extender.app import make_frame as extender_frame
 from strata.cluster.multikueue.process import LEASE as DISPATCHERS_LEASE
 from strata.cluster.multikueue.process import MANAGED as MANAGED_BY_DISPATCHER
@@ -273,6 +274,24 @@ def test_the_quota_library_is_put_where_pods_with_fractions_mount_it_from():
     assert parsed(one["args"][1], one["args"][2:])["folder"] == Path(mount["mountPath"])
     assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert one["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_devices_are_given_out_by_dra_where_the_kubelet_and_the_runtime_look():
+    (part,) = documents(DEPLOY / "components/dra/kustomization.yaml")
+    (patch,) = part["patches"]
+    assert patch["target"] == {"kind": "DaemonSet", "name": "strata-agent"}
+    added = [each["value"] for each in yaml.safe_load(patch["patch"])]
+    flag, user = added[:2]
+    told = parsed("agent", [flag])
+    assert (told["dra"], user) == (True, 0)
+    hosts = {each["name"]: each["hostPath"]["path"] for each in added[2:] if "hostPath" in each}
+    assert all(each["mountPath"] == hosts[each["name"]] for each in added[2:] if "mountPath" in each)
+    kubelet = told["kubelet_root"]
+    expected = {kubelet / "plugins" / DRIVER, kubelet / "plugins_registry", told["cdi_root"]}
+    assert set(map(Path, hosts.values())) == expected
+    rights_file = DEPLOY / "components/dra/rights.yaml"
+    expected_rights = rights(kinds.RESOURCE_SLICE, "create", "patch") | rights(kinds.RESOURCE_CLAIM, "get")
+    assert role_rights(rights_file, "strata-agent-dra") == expected_rights
 
 
 # What each part does to the API server. A right is ((group, resource), verb) or ((group, resource, name), verb).

@@ -34,11 +34,15 @@ _STATE: Final = ("health", "faults", "bus_id", "board", "numa_node", "utilisatio
 @click.option(
     "--probe-every", metavar="TIME", help="Measure idle devices shortly, again and again, to find slow ones."
 )
+@click.option(
+    "--dra", is_flag=True, help="Give devices out by DRA, in place of a device plugin: ResourceSlices and claims."
+)
 @click.option("--host", default="0.0.0.0", help="Address of /metrics and /healthz.")
 @click.option("--port", type=PORT, default=9101, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 @click.option("--sys-root", type=PATH, default=Path("/sys"), hidden=True, help="For tests.")
 @click.option("--kubelet-root", type=PATH, default=Path("/var/lib/kubelet"), hidden=True, help="For tests.")
+@click.option("--cdi-root", type=PATH, default=Path("/var/run/cdi"), hidden=True, help="For tests.")
 def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     """Find this node's accelerators and publish them as its ComputeNode.
 
@@ -46,9 +50,15 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     bus) is published at once; one that needs a reset counts until the agent is started again. An API server that
     is away is told the newest state when it is back. SIGTERM ends it with 0.
 
+    With --dra the devices are a ResourceSlice of the driver ai.compute as well, with what they are worth, and the
+    kubelet asks here for claims on them (Kubernetes 1.34 or newer; NVIDIA, Ascend and Moore Threads, whose
+    container runtimes go by a variable). Not beside a vendor's device plugin or DRA driver: both would give the
+    same devices.
+
     \b
     strata kube agent --once
     strata kube agent --node "$NODE_NAME" --benchmark --probe-every 60s
+    strata kube agent --node "$NODE_NAME" --dra
     """
 
     from strata.cluster.agent.pod_resources import PodResources
@@ -63,11 +73,13 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     def look(now_s: float, before: Any) -> Any:
         return kubelet.joined(collect(name, now_s=now_s, before=before, root=options["sys_root"]))
 
+    if once and options["dra"]:
+        raise UsageError("--dra serves the kubelet, and --once serves nobody", hint="leave out one of them")
     if once:
         fingerprint = _once(look, with_benchmark=options["benchmark"])
         emit(_data(fingerprint), output, _show(fingerprint))
     else:
-        _run(look, options)
+        _run(look, name, options)
 
 
 def _positive(option: str, text: str) -> float:
@@ -100,11 +112,12 @@ def _once(look: Collect, *, with_benchmark: bool) -> Fingerprint:
     return fingerprint
 
 
-def _run(look: Collect, options: dict[str, Any]) -> None:
+def _run(look: Collect, node: str, options: dict[str, Any]) -> None:
     for module in ("starlette", "uvicorn"):
         need(module, extra="cluster")
     import logging
     import random
+    from contextlib import ExitStack
 
     from strata.cluster.agent.daemon import Agent, PublishInterval
     from strata.cluster.agent.publish import Publisher
@@ -115,13 +128,28 @@ def _run(look: Collect, options: dict[str, Any]) -> None:
     api = connect(kubeconfig=options["kubeconfig"], timeout_s=5.0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     known = Agent(PublishInterval(heartbeat_s=options["heartbeat"]), rng=random.Random())
-    with listen(options["host"], options["port"]) as listener:
+    publisher, driver = Publisher(api), None
+    if options["dra"]:
+        need("grpc", extra="cluster")
+        from strata.cluster.agent.dra_driver import DraDriver
+
+        driver = DraDriver(api, node, root=options["kubelet_root"], cdi=options["cdi_root"])
+
+    def publish(fingerprint: Fingerprint) -> None:
+        uid = publisher(fingerprint)
+        if driver is not None:
+            driver.publish(fingerprint, uid)
+
+    with listen(options["host"], options["port"]) as listener, ExitStack() as ended:
+        if driver is not None:
+            driver.start()
+            ended.callback(driver.stop)
         click.echo(f"agent answers at port {listener.getsockname()[1]}")
         run(
             known,
             listener,
             collect=look,
-            publish=Publisher(api),
+            publish=publish,
             every_s=options["every"],
             at_start=options["benchmark"],
             probe_every_s=options["probe_every"],

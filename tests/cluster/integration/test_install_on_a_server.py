@@ -15,13 +15,24 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
+from strata.cluster.agent.dra_driver import DraDriver
 from strata.cluster.agent.publish import Publisher
 from strata.cluster.api.client import connect
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
+from strata.cluster.api.kinds import (
+    COMPUTE_NODE,
+    JOB,
+    MUTATING_WEBHOOK,
+    NODE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    SECRET,
+)
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.cache.gather import from_server
+from strata.cluster.dra.own_slices import resource_slice
 from tests import ROOT
 from tests.cluster.builders import A100, B3, node
 from tests.cluster.integration.strata_on_kubernetes import Part
@@ -198,6 +209,36 @@ def test_an_agent_publishes_its_own_node_and_no_other(installed, policed, api, c
     Publisher(admin)(node("own-b").fingerprint)
     with pytest.raises(ApiFailed, match="its own node only"):
         Publisher(api)(node("own-b").fingerprint)
+
+
+def test_an_agent_that_gives_devices_out_writes_the_slice_of_its_own_node_and_driver_alone(
+    installed, api, client, tmp_path
+):
+    installed.kubectl("apply", "--server-side", "-f", str(DEPLOY / "components/dra/rights.yaml"))
+    own, publish = client(agent_on(installed, "own-a")), Publisher(api)
+    uids = {name: publish(node(name).fingerprint) for name in ("own-a", "own-b")}
+    foreign = resource_slice(node("own-b").fingerprint, generation=1, owner_uid=uids["own-b"])
+
+    def is_refused() -> bool:
+        try:
+            own.apply(RESOURCE_SLICE, foreign)
+        except ApiFailed as error:
+            return "its own node and driver only" in str(error)
+        return False
+
+    until(is_refused, lambda: "the policy of slices")
+    driver = DraDriver(own, "own-a", root=tmp_path, cdi=tmp_path)
+    for sick in ((), (1,)):
+        driver.publish(node("own-a", sick=sick).fingerprint, uids["own-a"])
+        made = api.get(RESOURCE_SLICE, "own-a-ai.compute")
+        assert len(made["spec"]["devices"]) == len(node("own-a").fingerprint.devices) - len(sick)
+    api.apply(RESOURCE_SLICE, foreign)
+    with pytest.raises(ApiFailed, match="its own node and driver only"):
+        own.apply(RESOURCE_SLICE, foreign)
+    assert own.get(RESOURCE_CLAIM, "none", "default") is None
+    assert refused(lambda: own.list(RESOURCE_CLAIM)) == 403
+    for name in ("own-a-ai.compute", "own-b-ai.compute"):
+        api.delete(RESOURCE_SLICE, name)
 
 
 def test_a_token_that_names_no_node_writes_none(policed, as_part):

@@ -75,8 +75,8 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     check_pod(pod)
     injection = _Injection(pod, placement, profile)
     injection.check()
-    after: dict[str, Any] = copy.deepcopy(dict(pod))
-    spec: dict[str, Any] = after["spec"]
+    spec: dict[str, Any] = copy.deepcopy(pod["spec"])
+    after: dict[str, Any] = {**pod, "spec": spec}  # its metadata is replaced below, not changed
     layer = code_layer(injection.code_image, profile.code_mount, server_minor=server_minor)
     runtime = injection.runtime(layer.mounts)
     for kind in ("initContainers", "containers"):

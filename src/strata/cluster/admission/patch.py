@@ -17,6 +17,8 @@ def json_patch(before: Any, after: Any) -> list[Operation]:
 
 
 def _operations(path: str, before: Any, after: Any) -> Iterator[Operation]:
+    if before is after:
+        return  # what was not touched, as most of a pod's metadata
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         yield from ({"op": "remove", "path": _below(path, key)} for key in before if key not in after)
         for key, value in after.items():

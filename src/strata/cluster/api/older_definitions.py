@@ -35,12 +35,12 @@ class FittingApply:
         self._logged: dict[ObjectKind, set[str]] = {}
         self.omitted: dict[ObjectKind, frozenset[str]] = {}
 
-    def __call__(self, kind: ObjectKind, obj: Object, **more: str) -> None:
-        """Apply an object. Raises ApiFailed."""
+    def __call__(self, kind: ObjectKind, obj: Object, **more: str) -> Object:
+        """Apply an object and return it as it is then. Raises ApiFailed."""
         schema, read_s = self._schemas.get(kind, ({}, 0.0))
         if not schema or self._clock() - read_s >= AGAIN_S:
             try:
-                self._api.apply(kind, obj, **more)
+                applied = self._api.apply(kind, obj, **more)
             except ApiFailed as error:
                 if _UNDECLARED not in str(error):
                     raise
@@ -49,7 +49,7 @@ class FittingApply:
             else:
                 self._schemas.pop(kind, None)
                 self.omitted.pop(kind, None)
-                return
+                return applied
         omitted: set[str] = set()
         fitted = fitting(obj, schema, omitted=omitted)
         if new := omitted - self._logged.setdefault(kind, set()):
@@ -58,7 +58,7 @@ class FittingApply:
             self._logged[kind] |= new
         self.omitted[kind] = frozenset(omitted)
         try:
-            self._api.apply(kind, fitted, **more)
+            return self._api.apply(kind, fitted, **more)
         except ApiFailed as error:
             if _UNDECLARED in str(error):
                 del self._schemas[kind]  # it is not what the server goes by

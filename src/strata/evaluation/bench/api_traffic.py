@@ -1,4 +1,5 @@
-"""What an API server was asked meanwhile, by its own metrics: calls, what was written, what watches were sent."""
+"""What an API server was asked meanwhile, by its own metrics: calls, what was written, what watches were sent, and
+what of a processor that took."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ _SUMS: Final = {
     "apiserver_request_total": "calls",
     "apiserver_request_body_size_bytes_sum": "written_bytes",
     "apiserver_watch_events_sizes_sum": "watched_bytes",
+    "process_cpu_seconds_total": "cpu_s",
 }
-_LINE: Final = re.compile(r"(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)")
+_LINE: Final = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
 
 
 def traffic(api: Api) -> Counter[str]:
@@ -21,7 +23,7 @@ def traffic(api: Api) -> Counter[str]:
     sums: Counter[str] = Counter()
     for line in api.metrics().splitlines():
         match = _LINE.fullmatch(line)
-        if match and (key := _SUMS.get(match["name"])) and 'verb="WATCH"' not in match["labels"]:
+        if match and (key := _SUMS.get(match["name"])) and 'verb="WATCH"' not in (match["labels"] or ""):
             sums[key] += float(match["value"])  # type: ignore[assignment]
     return sums
 

@@ -102,6 +102,7 @@ def is_server_installed() -> bool:
 _REAL: Final = {
     **dict.fromkeys(("placed_per_s", "gangs_per_s", "p50_s", "p99_s", "api_calls_per_pod"), 1.0),
     **dict.fromkeys(("api_written_bytes_per_pod", "api_watched_bytes_per_pod"), 1e-3),
+    "api_cpu_s_per_pod": 1e3,
 }
 
 
@@ -129,7 +130,7 @@ def show(data: dict[str, Any]) -> Shown:
             for name, run in (("strata", real), *real["peers"].items())
         ]
         heads = ["placed by", "pods/s", "gangs/s", "p50 s", "p99 s", "calls/pod", "kB/pod written", "watched"]
-        yield rows(heads, body, right=range(1, 8))
+        yield rows([*heads, "API CPU ms/pod"], body, right=range(1, 9))
     yield "filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:"
     body = [
         [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]

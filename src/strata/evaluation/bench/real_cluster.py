@@ -1,8 +1,9 @@
-"""Gangs through a real API server: until all pods have nodes, by strata and by kube-scheduler alone.
+"""Gangs through a real API server: until all pods have nodes, by strata, by kube-scheduler alone, and by nobody.
 
 The cluster is somebody's who runs the parts to be measured: API server, kube-controller-manager, kube-scheduler,
 strata's webhook and controller. Its nodes are made here and have no machines: timed is who decides, and what the
-API server takes; nothing starts.
+API server takes; nothing starts. Pods that are made with a node need no scheduler: no scheduler of the jobs' pods
+can be faster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -50,6 +51,8 @@ WRITERS: Final = 8
 """Nodes made or taken away at a time."""
 _LOOK_S: Final = 0.2
 
+PlacedBy = Literal["strata", "kube-scheduler", "nobody"]
+
 
 @dataclass
 class Bound:
@@ -70,7 +73,7 @@ class Bound:
 
 
 def measure_real(api: Api, *, nodes: int, pods: int, seed: int, namespace: str = "default") -> dict[str, Any]:
-    """Return how fast the same gangs got nodes by strata and by kube-scheduler alone, one after the other.
+    """Return how fast the same gangs got nodes by strata, by kube-scheduler alone and by nobody, one by one.
 
     Makes `nodes` nodes of eight devices, and takes them away. Raises StrataError where the gangs do not fit them,
     or are not placed within half an hour; ApiFailed.
@@ -83,11 +86,12 @@ def measure_real(api: Api, *, nodes: int, pods: int, seed: int, namespace: str =
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(partial(_add, api), prints))
         run = partial(_placed, api, prints, sizes, namespace)
-        ours, alone = run(is_managed=True), run(is_managed=False)
+        ours, alone, unscheduled = run("strata"), run("kube-scheduler"), run("nobody")
     finally:
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(partial(_remove, api), prints))
-    return {"nodes": nodes, "pods": sum(sizes), "gangs": len(sizes), **ours, "peers": {"kube-scheduler": alone}}
+    peers = {"kube-scheduler": alone, "nobody": unscheduled}
+    return {"nodes": nodes, "pods": sum(sizes), "gangs": len(sizes), **ours, "peers": peers}
 
 
 def gangs_of(pods: int, rng: random.Random) -> Iterator[int]:
@@ -111,8 +115,11 @@ def _add(api: Api, node: Fingerprint) -> None:
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", RESOURCE: str(DEVICES)}
     ready = {"type": "Ready", "status": "True", "reason": "Bench"}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    api.create(NODE, {"metadata": {"name": node.node, "labels": labels}, "status": status})
+    made = api.create(NODE, {"metadata": {"name": node.node, "labels": labels}, "status": status})
     obj = compute_node(node, at=moment(time.time()))
+    # As the controller would have it: it would write to each while the gangs wait.
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.node, "uid": meta(made)["uid"]}
+    obj = {**obj, "metadata": {**meta(obj), "ownerReferences": [owner]}}
     api.apply(COMPUTE_NODE, {key: value for key, value in obj.items() if key != "status"})
     api.apply(COMPUTE_NODE, obj, subresource="status")
 
@@ -123,7 +130,7 @@ def _remove(api: Api, node: Fingerprint) -> None:
 
 
 def _placed(
-    api: Api, prints: list[Fingerprint], sizes: list[int], namespace: str, *, is_managed: bool
+    api: Api, prints: list[Fingerprint], sizes: list[int], namespace: str, placed_by: PlacedBy
 ) -> dict[str, Any]:
     """Submit the gangs at once, wait until every pod has a node, and take them away."""
     bound = Bound()
@@ -133,7 +140,7 @@ def _placed(
     begun_s = beat_s = time.monotonic()
     try:
         for number, size in enumerate(sizes):
-            job = _job(f"{LABEL}-{number}", size, is_managed=is_managed)
+            job = _job(f"{LABEL}-{number}", size, placed_by, node=prints[number % len(prints)].node)
             made_s[job["metadata"]["name"]] = time.monotonic()
             api.create(JOB, {**job, "metadata": {**job["metadata"], "namespace": namespace}})
         while len(bound.at_s) < sum(sizes):
@@ -153,19 +160,22 @@ def _placed(
             time.sleep(_LOOK_S)
         watcher.stop()
     figures = _figures(pods, bound.at_s, made_s, begun_s) | counted
-    return figures | {"double_booked": double_booked(pods, is_managed=is_managed)}
+    if placed_by == "nobody":
+        return figures  # a gang's pods all name one node: nobody counts its devices
+    return figures | {"double_booked": double_booked(pods, is_managed=placed_by == "strata")}
 
 
-def _job(name: str, size: int, *, is_managed: bool) -> dict[str, Any]:
+def _job(name: str, size: int, placed_by: PlacedBy, *, node: str) -> dict[str, Any]:
     limits = {"limits": {RESOURCE: "1"}}
     container = {"name": "main", "image": "none:1", "command": ["none"], "resources": limits}
-    labels = {LABEL: "true", **({MANAGED: "true"} if is_managed else {})}
+    labels = {LABEL: "true", **({MANAGED: "true"} if placed_by == "strata" else {})}
     template = {
         "metadata": {"labels": {LABEL: "true"}},
         "spec": {
             "containers": [container],
             "restartPolicy": "Never",
             "nodeSelector": {LABEL: "true"},
+            **({"nodeName": node} if placed_by == "nobody" else {}),
             "terminationGracePeriodSeconds": 0,
         },
     }
