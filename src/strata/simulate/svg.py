@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Final
 from unicodedata import east_asian_width
@@ -38,28 +39,6 @@ _LOOKS: Final = {
     SpanKind.COLLECTIVE: _Look("C", "collective", "#0072B2", '<path stroke="#fff" d="M0 3H6"/>'),
     SpanKind.FAILURE: _Look("X", "failure", "#D55E00", '<path d="M0 0L6 6M0 6L6 0M3 0V6"/>'),
 }
-
-_STYLE: Final = """
-.strata text{font-family:system-ui,"DejaVu Sans",sans-serif;font-size:12px;fill:#1a1a1a}
-.strata .title{font-size:16px;font-weight:bold}
-.strata .job{font-weight:bold}
-.strata .mid{text-anchor:middle}
-.strata .end{text-anchor:end}
-.strata .in{text-anchor:middle;font-size:11px;fill:#000;
-stroke:#fff;stroke-opacity:.8;stroke-width:3;paint-order:stroke}
-.strata .paper{fill:#fff}
-.strata .lane{fill:#eee}
-.strata .grid{stroke:#888;stroke-opacity:.45;fill:none}
-.strata .span{stroke:#000;stroke-width:.6}
-.strata .critical{fill:none;stroke:#000;stroke-width:2.5}
-@media (prefers-color-scheme:dark){
-.strata text{fill:#e8e8e8}
-.strata .in{fill:#000}
-.strata .paper{fill:#15171a}
-.strata .lane{fill:#2a2d32}
-.strata .critical{stroke:#fff}
-}
-"""
 
 _MARGIN: Final = 14
 _LINE: Final = 20
@@ -135,6 +114,7 @@ class _Picture:
         words = [f"{job_and_name(lane)[1]} idles {share:.0%}" for lane, share in idle.items()]
         desc = f"{len(self.lanes)} lanes over {units.show_time(self.end_s)}. {'; '.join(words)}"
         height = self.y + _MARGIN
+        style = resources.files("strata.simulate").joinpath("svg.css").read_text(encoding="utf-8")
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" class="strata" role="img" '
@@ -142,7 +122,7 @@ class _Picture:
                 f'height="{n(height)}" viewBox="0 0 {self.width} {n(height)}">',
                 f'<title id="strata-title">{safe(self.title)}</title>',
                 f'<desc id="strata-desc">{safe(desc)}</desc>',
-                f"<style>{_STYLE}</style>",
+                f"<style>\n{style}</style>",
                 f"<defs>{''.join(_pattern(kind) for kind in SpanKind)}</defs>",
                 '<rect class="paper" width="100%" height="100%"/>',
                 *self.body,

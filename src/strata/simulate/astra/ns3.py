@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
 from strata.simulate.astra.chakra import Node, NodeType
@@ -83,9 +84,10 @@ def config_txt(bandwidths_bytes_per_s: Sequence[float]) -> str:
         pairs = (f"{rate} {max(at_25_gbps, round(at_25_gbps * rate / 25e9))}" for rate in rates)
         return f"{len(rates)} {' '.join(pairs)}"
 
-    return _CONFIG.format(
-        kmax=thresholds(400), kmin=thresholds(100), pmax=f"{len(rates)} " + " ".join(f"{r} 0.2" for r in rates)
-    )
+    # What ASTRA-sim's own example sets, but: paths, DCQCN, no trace (it can fill a disk), short queue log.
+    config = resources.files("strata.simulate.astra").joinpath("ns3_config.txt").read_text(encoding="utf-8")
+    pmax = f"{len(rates)} " + " ".join(f"{rate} 0.2" for rate in rates)
+    return config.format(kmax=thresholds(400), kmin=thresholds(100), pmax=pmax)
 
 
 def _bits(bandwidth_bytes_per_s: float) -> int:
@@ -98,56 +100,3 @@ def known_case() -> Ns3Network:
     traces = ((Node(0, NodeType.COMM_SEND, "send", attrs=message),),
               (Node(0, NodeType.COMM_RECV, "receive", attrs=message),))  # fmt: skip
     return Ns3Network(1, (Cable(0, 2, 5e9 / 8, 15e-3), Cable(1, 2, 5e9 / 8, 15e-3)), traces)
-
-
-# Key by key what ASTRA-sim's own example sets, but: paths, DCQCN, no trace (it can fill a disk), short queue log.
-_CONFIG: Final = """\
-ENABLE_QCN 1
-USE_DYNAMIC_PFC_THRESHOLD 1
-PACKET_PAYLOAD_SIZE 1000
-TOPOLOGY_FILE topology.txt
-FLOW_FILE flow.txt
-TRACE_FILE flow_trace.txt
-TRACE_OUTPUT_FILE mix.tr
-FCT_OUTPUT_FILE fct.txt
-PFC_OUTPUT_FILE pfc.txt
-QLEN_MON_FILE qlen.txt
-QLEN_MON_START 0
-QLEN_MON_END 1
-SIMULATOR_STOP_TIME 40000000000000.00
-CC_MODE 1
-ALPHA_RESUME_INTERVAL 1
-RATE_DECREASE_INTERVAL 4
-CLAMP_TARGET_RATE 0
-RP_TIMER 900
-EWMA_GAIN 0.00390625
-FAST_RECOVERY_TIMES 1
-RATE_AI 50Mb/s
-RATE_HAI 100Mb/s
-MIN_RATE 100Mb/s
-DCTCP_RATE_AI 1000Mb/s
-ERROR_RATE_PER_LINK 0.0000
-L2_CHUNK_SIZE 4000
-L2_ACK_INTERVAL 1
-L2_BACK_TO_ZERO 0
-HAS_WIN 1
-GLOBAL_T 0
-VAR_WIN 1
-FAST_REACT 1
-U_TARGET 0.95
-MI_THRESH 0
-INT_MULTI 1
-MULTI_RATE 0
-SAMPLE_FEEDBACK 0
-PINT_LOG_BASE 1.05
-PINT_PROB 1.0
-NIC_TOTAL_PAUSE_TIME 0
-RATE_BOUND 1
-ACK_HIGH_PRIO 0
-LINK_DOWN 0 0 0
-ENABLE_TRACE 0
-KMAX_MAP {kmax}
-KMIN_MAP {kmin}
-PMAX_MAP {pmax}
-BUFFER_SIZE 32
-"""
