@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
+from strata.evaluation.allocation_heads.split import split
 from strata.fleet.fleet import Domain
 from strata.simulate.memory import FIXED_BYTES, LayerRuns, StageShape, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import stack
-from strata.simulate.split import split
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import best_path, best_route

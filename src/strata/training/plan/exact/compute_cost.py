@@ -9,7 +9,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.simulate.compute import LayerSums
-from strata.simulate.split import least_shares, most_shares
+from strata.simulate.layer_shares import least_shares, most_shares
 
 
 @dataclass(frozen=True, slots=True)

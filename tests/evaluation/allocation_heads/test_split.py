@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.split import least_shares, most_shares, split
+from strata.evaluation.allocation_heads.split import split
+from strata.simulate.layer_shares import least_shares, most_shares
 from tests.support.laws import examples
 
 layer_s = st.integers(0, 9).map(float)
