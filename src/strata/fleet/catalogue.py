@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 
+from strata.bundled import bundled_text
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.accelerator import Accelerator
@@ -21,7 +21,7 @@ from strata.names import closest
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
     """Return all accelerators, in the order of the file (by vendor)."""
-    text = resources.files("strata.fleet").joinpath("accelerators.csv").read_text(encoding="utf-8")
+    text = bundled_text("strata.fleet", "accelerators.csv")
     return tuple(_accelerator(row) for row in csv.DictReader(text.splitlines()))
 
 

@@ -5,11 +5,11 @@ The token is the same in tables, JSON, Kubernetes events, metric labels and docs
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Final
+
+from strata.bundled import bundled_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,7 @@ class Meaning:
 
 
 def _read(room: str) -> Mapping[str, Meaning]:
-    text = resources.files("strata.reasons").joinpath(f"{room}.toml").read_text(encoding="utf-8")
-    return {token: Meaning(**entry) for token, entry in tomllib.loads(text).items()}
+    return {token: Meaning(**entry) for token, entry in bundled_table("strata.reasons", f"{room}.toml").items()}
 
 
 LAYERS_REFUSED: Final = _read("layers_refused")

@@ -10,12 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Final
 from unicodedata import east_asian_width
 
 from strata import units
+from strata.bundled import bundled_text
 from strata.files import write_text
 from strata.pictures.svg import n, safe
 from strata.simulate.timeline import Span, SpanKind, Timeline, gaps, is_stage, job_and_name
@@ -114,7 +114,7 @@ class _Picture:
         words = [f"{job_and_name(lane)[1]} idles {share:.0%}" for lane, share in idle.items()]
         desc = f"{len(self.lanes)} lanes over {units.show_time(self.end_s)}. {'; '.join(words)}"
         height = self.y + _MARGIN
-        style = resources.files("strata.simulate").joinpath("svg.css").read_text(encoding="utf-8")
+        style = bundled_text("strata.simulate", "svg.css")
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" class="strata" role="img" '

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Final
 
+from strata.bundled import bundled_text
 from strata.simulate.astra.chakra import Node, NodeType
 from strata.simulate.astra.files import MEMORY_BYTES_PER_S, common_files, options
 
@@ -85,7 +85,7 @@ def config_txt(bandwidths_bytes_per_s: Sequence[float]) -> str:
         return f"{len(rates)} {' '.join(pairs)}"
 
     # What ASTRA-sim's own example sets, but: paths, DCQCN, no trace (it can fill a disk), short queue log.
-    config = resources.files("strata.simulate.astra").joinpath("ns3_config.txt").read_text(encoding="utf-8")
+    config = bundled_text("strata.simulate.astra", "ns3_config.txt")
     pmax = f"{len(rates)} " + " ".join(f"{rate} 0.2" for rate in rates)
     return config.format(kmax=thresholds(400), kmin=thresholds(100), pmax=pmax)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 from typing import Final
 
+from strata.bundled import bundled_text
 from strata.errors import UsageError
 from strata.training.export.launch import DUAL_PIPE_HINT, LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import RankLayout, rank_map
@@ -43,11 +43,11 @@ exec torchrun --nnodes={nodes.num_nodes} --node-rank=$(({nodes.first_node} + NOD
   --rdzv-backend=static --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \\
   train.py "$@"
 """
-    train = resources.files("strata.training.export").joinpath("train.py").read_text(encoding="utf-8")
+    train = bundled_text("strata.training.export", "train.py")
     for package, module in _BESIDE:
         assert f"from {package}.{module} import" in train, f"train.py imports {module}"
         train = train.replace(f"from {package}.{module} import", f"from {module} import")
-        files[f"{module}.py"] = resources.files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
+        files[f"{module}.py"] = bundled_text(package, f"{module}.py")
     files["train.py"] = train
     return LaunchFiles(files, ranks, notes)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from strata.bundled import bundled_table
 from strata.host.machine.cpus import show
 from strata.host.policy.policy import Confined, Grouped, Layer, LayerKind, Match, Open
 
@@ -37,42 +38,13 @@ def who(layer: Layer, *, is_first: bool = False) -> str:
     return f"Threads where {'; or '.join(blocks)}{before}{copies}."
 
 
-_WORDS: Final[Mapping[str, str | tuple[str, str]]] = {
-    "CgroupPrefix": "the cgroup's path begins with {!r}",
-    "CgroupSuffix": "the cgroup's path ends with {!r}",
-    "CgroupContains": "the cgroup's path contains {!r}",
-    "CgroupRegex": "the cgroup's path fits {!r}",
-    "CommPrefix": "the thread's name begins with {!r}",
-    "CommPrefixExclude": "the thread's name does not begin with {!r}",
-    "PcommPrefix": "the process's name begins with {!r}",
-    "PcommPrefixExclude": "the process's name does not begin with {!r}",
-    "NiceAbove": "the nice value is above {!r}",
-    "NiceBelow": "the nice value is below {!r}",
-    "NiceEquals": "the nice value is {!r}",
-    "UIDEquals": "the user id is {!r}",
-    "GIDEquals": "the group id is {!r}",
-    "PIDEquals": "the thread is number {!r}",
-    "PPIDEquals": "the parent is process {!r}",
-    "TGIDEquals": "the process is number {!r}",
-    "NSPIDEquals": "it is number {1} in pid namespace {0}",
-    "NSEquals": "the pid namespace is {!r}",
-    "CmdJoin": "the thread labelled itself {!r}",
-    "IsGroupLeader": ("it is its process's first thread", "it is not its process's first thread"),
-    "IsKthread": "it is a kernel thread",  # whatever the value: finding kthread-inverted
-    "UsedGpuTid": ("the thread used a GPU", "the thread used no GPU"),
-    "UsedGpuPid": ("its process used a GPU", "its process used no GPU"),
-    "AvgRuntime": "it runs {0} to {1} us at a time on average",
-    "HintEquals": "the thread's hint is {!r}",
-    "SystemCpuUtilBelow": "less than {:.0%} of the machine is busy",
-    "DsqInsertBelow": "less than {:.0%} of the layer's threads had to queue",
-    "NumaNode": "it is pinned to NUMA node {!r}",
-}
-"""What a condition says of its value; of a flag, what it says where that is true, and where it is false."""
+_WORDS: Final = bundled_table("strata.host.policy.lint", "explain.toml")
+_CONDITIONS: Final[Mapping[str, str | list[str]]] = _WORDS["conditions"]
 
 
 def _sentence(match: Match) -> str:
-    words = _WORDS[match.kind]
-    if isinstance(words, tuple):
+    words = _CONDITIONS[match.kind]
+    if isinstance(words, list):
         return words[0] if match.value else words[1]
     return words.format(*(match.value if isinstance(match.value, tuple) else (match.value,)))
 
@@ -87,7 +59,7 @@ def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
         if len(block) != 1:
             yield " and ".join(_sentence(match) for match in block) or "anything"
         elif some := alone.pop(block[0].kind, None):
-            words = _WORDS[block[0].kind]
+            words = _CONDITIONS[block[0].kind]
             if len(some) > 1 and isinstance(words, str) and words.endswith("{!r}"):
                 values = [repr(match.value) for match in some]
                 yield f"{words.removesuffix('{!r}')}{', '.join(values[:-1])} or {values[-1]}"
@@ -115,7 +87,7 @@ def _where(kind: LayerKind) -> Iterator[str]:
         else:
             yield "Runs nowhere else."
         if kind.growth_algo != "Sticky":
-            yield f"Takes CPUs {_ORDER[kind.growth_algo]}."
+            yield f"Takes CPUs {_WORDS['growth_algo'][kind.growth_algo]}."
         if kind.util_peak_half_life_ms:
             yield f"Gives CPUs back slowly: a peak of its load counts half after {kind.util_peak_half_life_ms} ms."
         if isinstance(kind, Grouped) and kind.util_includes_open_cputime:
@@ -172,26 +144,6 @@ def _turns(kind: LayerKind) -> Iterator[str]:
     if kind.min_exec_us:
         yield f"Each turn counts as {kind.min_exec_us} us or more."
     yield f"Weighs {min(10_000, kind.weight or 100)} against the other layers where CPUs are short (100 is usual)."
-
-
-_ORDER: Final[Mapping[str, str]] = {
-    "Linear": "in the order of their numbers",
-    "Reverse": "from the highest number down",
-    "Random": "in no order",
-    "Topo": "of its own caches and nodes first",
-    "RoundRobin": "in turn from all caches, as many on each NUMA node as are free",
-    "BigLittle": "of fast cores first",
-    "LittleBig": "of slow cores first",
-    "NodeSpread": "equally many of each NUMA node, in the order of their numbers",
-    "NodeSpreadReverse": "equally many of each NUMA node, from the highest number down",
-    "NodeSpreadRandom": "equally many of each NUMA node, in no order",
-    "CpuSetSpread": "in turn from all groups of cores, in the order of their numbers",
-    "CpuSetSpreadReverse": "in turn from all groups of cores, from the highest number down",
-    "CpuSetSpreadRandom": "in turn from all groups of cores, in no order",
-    "RandomTopo": "of a cache drawn by lot, then of another",
-    "StickyDynamic": "by whole caches, which it keeps",
-}
-"""In which order each growth_algo but the default takes CPUs (layer_core_growth.rs)."""
 
 
 def _growth(kind: Confined | Grouped) -> str:
