@@ -330,15 +330,6 @@ def test_a_plan_of_impossible_values_is_refused_with_its_place(
     assert f"{file}:" in capsys.readouterr().err
 
 
-def test_a_plan_of_an_earlier_version_says_what_to_do(
-    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = edited(far, tmp_path, "kind", value="TrainingAnswer")
-    for command in (["explain", str(file)], ["export", str(file), "--to", "torchrun"], ["lint", str(file)]):
-        assert run(command) == 2
-        assert "earlier strata" in capsys.readouterr().err
-
-
 def test_why_not_plans_what_the_plan_was_made_from_and_nothing_else(
     far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from strata.files import read_json
 from strata.history import History, default_path
 from strata.names import closest
 from strata.serving.planning.planfile import read_serving_plan
-from strata.training.plan.planfile import OLD_KIND, plan_file_of, read_plan_file, reload_inputs
+from strata.training.plan.planfile import plan_file_of, read_plan_file, reload_inputs
 from strata.training.plan.planner import best_with, problem_of
 from strata.training.plan.report import plan_dict
 from strata.training.plan.schema import TrainingPlanFile
@@ -70,7 +70,7 @@ def _read(path: str) -> tuple[dict[str, Any], TrainingPlanFile | None]:
     data = read_json(path)
     if isinstance(data, dict) and data.get("kind") == "ServingPlan":
         return read_serving_plan(path).to_dict(), None
-    if not isinstance(data, dict) or data.get("kind") not in ("TrainingPlan", OLD_KIND):
+    if not isinstance(data, dict) or data.get("kind") != "TrainingPlan":
         kind = data.get("kind") if isinstance(data, dict) else None
         raise UsageError(
             f"{path}: not a plan that `strata plan` wrote" + (f" (kind: {kind})" if kind else ""),

@@ -84,9 +84,6 @@ KINDS: Final[Mapping[str, Kind]] = {
 _KINDLESS: Final = {"topology": "Fleet"}
 """Files without `kind:` that a key tells: the network file of design brief 001."""
 
-_FORMER: Final = {"TrainingAnswer": "TrainingPlan"}
-"""Kinds of earlier versions, and what reads them now, if only to say what to do."""
-
 
 def kind_named(name: str) -> Kind:
     """Return a kind of file. Raises UsageError saying which was probably meant."""
@@ -104,7 +101,6 @@ def kind_of(document: Document) -> str:
                 return name
         raise BadFile([document.fault((), f"no `kind:` at the top (known: {', '.join(KINDS)})")])
     name = str(keys["kind"])
-    name = _FORMER.get(name, name)
     if name not in KINDS:
         raise BadFile([document.fault(("kind",), _unknown(name))])
     return name

@@ -11,7 +11,6 @@ from tests.support.builders import domain
 def test_a_nominal_site_is_fast_whole_and_empty():
     domain_state = nominal_state(domain("a", 16, per_node=8))
     assert (domain_state.speed == 1).all()
-    assert not domain_state.is_lost.any()
     assert domain_state.node.tolist() == [0] * 8 + [1] * 8
 
 

@@ -72,9 +72,3 @@ def test_a_file_that_holds_no_plan_says_so(tmp_path):
     with pytest.raises(BadFile, match="no plan fitted") as error:
         read_plan(write(tmp_path / "plan.json", saved() | {"plans": []}))
     assert "strata explain" in error.value.hint
-
-
-def test_a_file_of_an_earlier_version_says_what_to_do(tmp_path):
-    with pytest.raises(BadFile, match="TrainingAnswer") as error:
-        read_plan(write(tmp_path / "plan.json", saved() | {"kind": "TrainingAnswer"}))
-    assert error.value.hint == "strata plan train fleet.yaml job.yaml --save plan.json"

@@ -31,7 +31,6 @@ ASK_KV: Final = 7
 KV: Final = 8
 NO_KV: Final = 9
 
-ROWS_A_FRAME: Final = 2**16 - 1
 _STEP: Final = struct.Struct("<IIIHHB3x")
 _RESULT: Final = struct.Struct("<IIi")
 _END: Final = struct.Struct("<I")

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats, Ints
+from strata.arrays import Floats, Ints
 from strata.fleet.dynamics.regimes import Regimes
 from strata.fleet.fleet import Domain
 
@@ -64,11 +64,6 @@ class DomainState:
     def node(self) -> Ints:
         """[D]: the node of each device."""
         return np.arange(self.domain.num_devices) // self.domain.devices_per_node
-
-    @cached_property
-    def is_lost(self) -> Bools:
-        """[D]: whether a device does not answer."""
-        return np.asarray(self.health == len(self.chain.factors) - 1)
 
 
 def nominal_state(domain: Domain, *, interval_s: float = 30.0) -> DomainState:

@@ -22,9 +22,6 @@ from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 from strata.workload.schema import load_job
 
-OLD_KIND = "TrainingAnswer"
-"""What plan files were called before they were one kind with a schema."""
-
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
@@ -128,13 +125,6 @@ def _job_change(old: PlannedJob, new: PlannedJob) -> str:
 
 def checked_plan_file(document: Document) -> TrainingPlanFile:
     """Check a document that was read, as `read_plan_file` does."""
-    if isinstance(document.data, dict) and document.data.get("kind") == OLD_KIND:
-        inputs = document.data.get("inputs")
-        names = [str(inputs.get(key, key.upper())) if isinstance(inputs, dict) else key.upper() for key in _INPUTS]
-        fault = document.fault(
-            ("kind",), f"{OLD_KIND} files are of an earlier strata; the kind is TrainingPlan now"
-        )
-        raise BadFile([fault], hint=f"strata plan train {names[0]} {names[1]} --save plan.json")
     file = document.check(TrainingPlanFile)
     file.read_from(document.path)
     lists = {"plans": file.plans, "front": file.front or []}
@@ -147,9 +137,6 @@ def checked_plan_file(document: Document) -> TrainingPlanFile:
     if faults:
         raise BadFile(faults)
     return file
-
-
-_INPUTS = ("fleet", "job")
 
 
 def _relations(
