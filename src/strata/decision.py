@@ -65,6 +65,11 @@ class Alternative(Generic[Choice]):
     reasons: tuple[Reason, ...] = ()
     choice: Choice | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        reasons = [reason.to_dict() for reason in self.reasons]
+        return {"name": self.name, "cost": dict(self.cost), "reasons": reasons}
+
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Choice]):

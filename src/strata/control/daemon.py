@@ -271,14 +271,7 @@ def plain_decision(decision: JobDecision) -> dict[str, Any]:
         "choice": None if made.choice is None else made.choice.to_dict(),
         "step_time_s": decision.step_time_s,
         "reasons": [reason.to_dict() for reason in made.reasons],
-        "alternatives": [
-            {
-                "name": other.name,
-                "cost": dict(other.cost),
-                "reasons": [reason.to_dict() for reason in other.reasons],
-            }
-            for other in made.alternatives
-        ],
+        "alternatives": [other.to_dict() for other in made.alternatives],
         "trust": str(made.trust),
     }
 

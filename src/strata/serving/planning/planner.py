@@ -91,14 +91,7 @@ class ServingAnswer:
             **self.plan.model_copy(update={"inputs": dict(inputs)}).to_dict(),
             "figures": figures,
             "reasons": [reason.to_dict() for reason in decision.reasons],
-            "alternatives": [
-                {
-                    "name": item.name,
-                    "cost": dict(item.cost),
-                    "reasons": [reason.to_dict() for reason in item.reasons],
-                }
-                for item in decision.alternatives
-            ],
+            "alternatives": [item.to_dict() for item in decision.alternatives],
             "unused": [left_out.to_dict() for left_out in self.unused],
             "trust": str(decision.trust),
             "inputs_digest": decision.inputs_digest,
