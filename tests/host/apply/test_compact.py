@@ -127,6 +127,13 @@ EVENTS = st.tuples(
     st.sampled_from(sorted(VALUES)),
     st.integers(0, 2),
 )
+CHILD_OF_ANOTHER = [
+    *[(("clone", 0, "affinity", 0), False)] * 2, (("end", 0, "affinity", 0), False),
+    (("step", 1, "affinity", 0), False), (("step", 0, "affinity", 1), False),
+    (("clone", 1, "affinity", 0), False), (("step", 2, "affinity", 1), False),
+    (("end", 1, "affinity", 0), True), (("clone", 0, "affinity", 0), False),
+]  # fmt: skip
+"""The last thread has its parent's value, which another thread of its process was given over one of its own."""
 STEP, FORTH, BACK = (("step", 0, "nice", value) for value in (0, 1, 0))
 
 
@@ -134,6 +141,7 @@ STEP, FORTH, BACK = (("step", 0, "nice", value) for value in (0, 1, 0))
 @given(st.lists(EVENTS, max_size=6), st.lists(st.tuples(EVENTS, st.booleans()), max_size=40))
 @example([], [(STEP, False), (FORTH, False), (("clone", 0, "nice", 0), False), (BACK, True)])
 @example([("step", 0, "nice", 1)], [(STEP, False), (FORTH, True), (("clone", 0, "nice", 0), True), (BACK, True)])
+@example([], CHILD_OF_ANOTHER)
 def test_undo_by_a_short_journal_is_undo_by_the_long_one(tmp_path_factory, earlier, events):
     short, long = tmp_path_factory.mktemp("short"), tmp_path_factory.mktemp("long")
     twins = {short: Threads(), long: Threads()}

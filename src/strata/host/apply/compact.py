@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from strata.host.apply.journal import Journal, Record
-from strata.host.apply.machine import KernelFiles, ThreadGone
+from strata.host.apply.machine import RESET, Born, KernelFiles, ThreadGone
 from strata.host.apply.undo import INHERITED, heirs_of, is_done, is_ours, is_same, undoing
 
 
@@ -103,20 +103,33 @@ def _is_same_end(thread: _Touched, every: Collection[int], needed: Collection[in
 
 
 def _touched(records: Sequence[Record], machine: KernelFiles) -> Iterator[_Touched]:
-    """Yield the threads that have or inherited changes of one act. Raises OSError where one ends meanwhile."""
+    """Yield the threads that have or inherited changes of one act, and what each of them may yet start.
+
+    Raises OSError where one ends meanwhile.
+    """
     own: dict[str, list[Record]] = {}
     for record in records:
         own.setdefault(record.step.path, []).append(record)
-    for changes in own.values():
-        there = tuple(record for record in changes if not _is_gone(record, machine))
-        if there:
-            yield _Touched(_read(there[0], machine), there, is_heir=False)
+    says: dict[str, str] = {}
+    for path, changes in own.items():
+        if there := tuple(record for record in changes if not _is_gone(record, machine)):
+            says[path] = _read(there[0], machine)
+            yield _Touched(says[path], there, is_heir=False)
     # Only now: what starts from here on inherits from one of these.
-    for born in machine.born(since_ticks=min(record.at_ticks for record in records)) if records else ():
-        inherited = tuple(record for record in records if any(heirs_of(record, (born,))))
+    for born in machine.born(since_ticks=0) if records else ():
+        inherited = _inherited(records, born)
         if inherited and born.path not in own:
             heir = replace(inherited[0], step=replace(inherited[0].step, path=born.path))
-            yield _Touched(_read(heir, machine), inherited, is_heir=True)
+            says[born.path] = _read(heir, machine)
+            yield _Touched(says[born.path], inherited, is_heir=True)
+        # Undo takes a thread for an heir of all changes of its process: also of those its parent never had.
+        if RESET not in (now := says.get(born.path, RESET)).split():
+            last_ticks = max(record.at_ticks for record in records)
+            yield _Touched(now, _inherited(records, replace(born, start_ticks=last_ticks)), is_heir=True)
+
+
+def _inherited(records: Sequence[Record], born: Born) -> tuple[Record, ...]:
+    return tuple(record for record in records if any(heirs_of(record, (born,))))
 
 
 def _is_gone(record: Record, machine: KernelFiles) -> bool:
