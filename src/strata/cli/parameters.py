@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from strata.cli.lazy import CommandLine
 from strata.errors import of_system
@@ -21,6 +22,11 @@ PATH: Final = click.Path(path_type=Path)
 def choice(*values: str) -> click.Choice[str]:
     """Return the type of an option that is one of some words."""
     return click.Choice(values)
+
+
+def typed(context: click.Context, *names: str) -> list[str]:
+    """Return which of some options stand on the command line."""
+    return [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 class Finite(click.FloatRange):

@@ -9,7 +9,7 @@ import click
 
 from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, Finite, OutputFile
+from strata.cli.parameters import NATURAL, Finite, OutputFile, typed
 from strata.errors import UsageError, need
 from strata.tables import Shown, rows
 
@@ -53,7 +53,7 @@ def calibrate(
 
     if (log_file is None) == (url is None):
         raise UsageError("either a log or an address is needed", hint="--log requests.csv")
-    given = [name for name in ("rate", "seconds", "seed", "save") if _is_given(context, name)]
+    given = typed(context, "rate", "seconds", "seed", "save")
     if log_file is not None and given:
         raise UsageError(f"--{given[0]} has no effect with --log", hint="--url http://127.0.0.1:8000")
     serving_job = load_serving_job(job)
@@ -103,10 +103,6 @@ def calibrate(
     for error in errors[:3]:
         click.echo(f"note: a request failed: {error}", err=True)
     emit(data, output, _show(data))
-
-
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _named(figures: tuple[float, float, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import click
 
 from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, Finite, OutputFile, choice
+from strata.cli.parameters import NATURAL, Finite, OutputFile, choice, typed
 from strata.errors import Infeasible, UsageError
 from strata.names import closest
 from strata.tables import Shown, rows
@@ -120,7 +120,7 @@ def simulate(
     _check_options(context, trace)
     lasts_s = parse_s("seconds", seconds)
     requests, end_s, source = (
-        of_trace(trace, speed=speed, most_s=lasts_s if _is_given(context, "seconds") else math.inf)
+        of_trace(trace, speed=speed, most_s=lasts_s if typed(context, "seconds") else math.inf)
         if trace
         else drawn(
             serving_job,
@@ -172,13 +172,9 @@ def simulate(
     return 0 if is_whole else 130
 
 
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
 def _check_options(context: click.Context, trace: str | None) -> None:
     """Refuse options that would not be read."""
-    unread = [name for name in (("rate", *_SYNTHETIC) if trace else ("speed",)) if _is_given(context, name)]
+    unread = typed(context, *(("rate", *_SYNTHETIC) if trace else ("speed",)))
     if unread:
         names = ", ".join("--" + name.replace("_", "-") for name in unread)
         hint = "either --trace, or --rate and how requests come" if trace else "--trace FILE --speed 2"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, PATH, POSITIVE, OutputFile, choice
+from strata.cli.parameters import NATURAL, PATH, POSITIVE, OutputFile, choice, typed
 from strata.errors import UsageError
 from strata.tables import Shown, rows
 
@@ -104,11 +104,7 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
     """Refuse options that the backend would not read."""
     if compat and backend != "analytic":
         raise UsageError(f"--compat {compat} is a way to compute", hint=f"--backend analytic --compat {compat}")
-    given = [
-        name
-        for name in _EVENTS_ONLY
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]
+    given = typed(context, *_EVENTS_ONLY)
     if given and backend != "events":
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"the {backend} backend knows no {names}", hint="--backend events")
