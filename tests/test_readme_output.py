@@ -30,8 +30,10 @@ SHOWN = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder that has the examples."""
+    """A folder that has the examples, and the files that tutorials have a reader write."""
     folder = tmp_path_factory.mktemp("readme")
+    for name, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", TUTORIALS, re.DOTALL | re.MULTILINE):
+        (folder / name).write_text(text)
     (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 

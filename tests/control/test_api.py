@@ -57,6 +57,18 @@ def test_events_tell_all_jobs_now_and_whenever_one_changed(served):
     events.close()
 
 
+def test_links_are_all_told_measured_or_not_with_what_is_in_use_and_expected(served):
+    world, client = served
+    there, back = client.links()
+    assert {there["source"], there["dest"]} == {EAST, WEST} == {back["source"], back["dest"]}
+    told = {key: there[key] for key in ("seen_s", "factor", "load", "expected_factor", "expected_in_s")}
+    assert told == {
+        "seen_s": None, "factor": 1.0, "load": 0.0, "expected_factor": 1.0,
+        "expected_in_s": 6 * world.daemon.scheduler.interval_s,
+    }  # fmt: skip
+    assert there["latency_s"] == world.daemon.snapshot.fleet.links[there["source"], there["dest"]].latency_s
+
+
 def test_metrics_are_of_the_loop_as_it_is(served):
     world, client = served
     world.daemon.submit(piece())

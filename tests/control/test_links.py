@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strata.control.links import history, take_in
+from strata.control.links import expected, history, take_in
 from strata.control.state import LinkSeen
 from strata.fleet.schema import load_fleet
 
@@ -79,3 +79,18 @@ def test_a_probe_that_lies_is_believed_as_far_as_it_can_be_true(said, believed):
     nominal = FLEET.links[PAIRS[0]].bandwidth_bytes_per_s
     after = take_in(FLEET, estimates, [LinkSeen(*PAIRS[0], 900.0, nominal * said)])
     assert history(FLEET, after)[-1, 0] == pytest.approx(believed)
+
+
+def test_a_level_that_lasted_is_expected_to_last_and_an_outage_that_comes_and_goes_to_end():
+    lasting, passing = np.ones((60, len(PAIRS))), np.ones((60, len(PAIRS)))
+    lasting[20:, 0] = 0.4
+    passing[5::6, 0] = 0.1  # single measurements, the last one just now
+    passing[-1, 0] = 0.1
+    long, short = (expected(FLEET, measured(factors), 6) for factors in (lasting, passing))
+    assert long[0] < 0.6
+    assert short[0] > 0.7
+    assert long[1:] == pytest.approx(np.ones(len(PAIRS) - 1))
+
+
+def test_a_link_that_was_never_measured_is_expected_to_be_nominal():
+    assert expected(FLEET, {}, 6) == pytest.approx(np.ones(len(PAIRS)))

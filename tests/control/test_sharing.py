@@ -56,6 +56,21 @@ def test_what_a_light_job_does_not_need_is_for_the_heavy():
     assert 0.8 * alone < rates["x"] < alone
 
 
+def test_two_jobs_that_would_fill_a_link_each_load_it_twice_and_one_that_has_ended_not_at_all():
+    known = candidates(HUNGRY)
+    parts = {place: Part(PartPhase.RUNNING) for place in "ab"}
+    attempts = {name: Attempt(name, name, 1, BOTH, 0.0, 0, parts) for name in "xy"}
+    specs = {name: Job(JobSpec(name, HUNGRY, 10**9)) for name in "xy"}
+
+    def loads(**attempts):
+        return Measured(Snapshot(FLEET, specs, attempts), lambda _fleet, _spec: known).loads()
+
+    (alone,) = set(known.loads(BOTH, (1.0, 1.0)).values())
+    assert loads(**attempts) == pytest.approx([2 * alone] * 2)
+    assert loads(x=attempts["x"]) == pytest.approx([alone] * 2)
+    assert loads() == pytest.approx([0.0, 0.0])
+
+
 @pytest.mark.parametrize("other", [HUNGRY, LIGHT])
 def test_what_is_planned_with_is_what_virtual_time_gives(other):
     rates, planned = rates_together(x=HUNGRY, y=other)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,12 +15,15 @@ pytest.importorskip("starlette")
 
 from strata.cli.main import run
 from strata.cluster.api import kinds
+from strata.cluster.api.placement_annotation import decode, encode
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.cache.gather import from_files
 from strata.control.client import Client
 from strata.control.drivers.kube_objects import ATTEMPT
 from strata.errors import StrataError, UsageError
+from strata.fleet.schema import KubeEntry, LocalEntry
 from strata.history import History
+from strata.web.cluster import looks_of
 from strata.web.sources import Sources
 from tests.cluster import objects
 from tests.cluster.controller.test_making_room import half_full, whole
@@ -78,7 +82,7 @@ def listed() -> dict[kinds.ObjectKind, list[Any]]:
 
 @pytest.fixture
 def site(tmp_path) -> Site:
-    return Site(Sources(tmp_path / "history.db", Recorded(NOBODY), "seed", cluster=listed))
+    return Site(Sources(tmp_path / "history.db", Recorded(NOBODY), "seed", clusters={"": listed}))
 
 
 def test_a_job_is_followed_from_its_plan_to_the_policy_of_its_host(site, tmp_path):
@@ -119,13 +123,10 @@ def test_what_no_level_knows_is_not_found(site, name):
 
 
 def test_levels_that_cannot_be_read_say_so_and_the_others_are_shown(tmp_path):
-    def fails() -> Any:
-        raise StrataError("the API server does not answer", hint="kubectl get nodes")
-
     with History(tmp_path / "history.db") as history:
         history.add("training", {"name": "train", "reasons": []}, at_s=1e9)
     (tmp_path / "rollouts.db").write_text("no database at all, " * 100)
-    site = Site(Sources(tmp_path / "history.db", Client(NOBODY), cluster=fails))
+    site = Site(Sources(tmp_path / "history.db", Client(NOBODY), clusters={"": fails}))
     shown = site.ask("/decisions/of?name=train").text
     for words in (f"no scheduler answers at {NOBODY}", "the API server does not answer; try: kubectl get nodes",
                   "not a history strata can use"):  # fmt: skip
@@ -162,7 +163,7 @@ def test_claims_that_are_odd_are_left_out_and_said(tmp_path):
     hostile = {**claim["status"]["decision"], "moves": [
         {"gang": EVIL, "devices": 3, "costDeviceSeconds": 9.0, "nodes": [EVIL]}]}  # fmt: skip
     claim["status"] = {**claim["status"], "decision": hostile}
-    site = Site(Sources(tmp_path / "none.db", Client(NOBODY), cluster=lambda: lists))
+    site = Site(Sources(tmp_path / "none.db", Client(NOBODY), clusters={"": lambda: lists}))
     shown = site.ask("/fleet")
     assert shown.status_code == 200
     assert is_safe(shown.text)
@@ -170,10 +171,52 @@ def test_claims_that_are_odd_are_left_out_and_said(tmp_path):
     assert shown.text.count('class="bad"') == 4
 
 
+def test_a_clusters_devices_and_slices_are_shown_node_by_node(tmp_path):
+    lists = listed()
+    claim = next(claim for claim in lists[kinds.COMPUTE_CLAIM] if claim["status"].get("placement"))
+    placement = decode(claim["status"]["placement"], where="")
+    pods = tuple(replace(pod, devices=pod.devices[:1], memory_bytes=8 * 2**30) for pod in placement.pods)
+    part = replace(placement, pods=pods, devices_per_pod=1, cores_share=0.5)
+    claim["status"] = {**claim["status"], "placement": encode(part)}
+    site = Site(Sources(tmp_path / "none.db", Client(NOBODY), clusters={"west": lambda: lists, "east": fails}))
+    shown = site.ask("/fleet").text
+    assert "n1: 8 devices, 100 ACU each, 8 in use" in shown
+    assert "n2: 8 devices, 100 ACU each, 3 in use" in shown
+    assert "east: the API server does not answer" in shown
+    assert "Job/default/whole</a> in west" in shown
+    data = site.ask("/fleet/cluster.json").json()
+    assert [(row["name"], row["num_free"], row["cluster"]) for row in data] == [
+        ("n1", 0, "west"),
+        ("n2", 5, "west"),
+    ]
+    ElementTree.fromstring(site.ask("/fleet/cluster.svg").text)
+    slices = site.ask("/slices").text
+    assert "8GiB" in slices.split("Slices of the cluster")[1]
+    assert "east: the API server does not answer" in slices
+
+
+def fails() -> Any:
+    raise StrataError("the API server does not answer", hint="kubectl get nodes")
+
+
+def test_the_clusters_of_a_fleets_domains_are_asked_each_once(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("strata.web.cluster.server_look", lambda *where: asked.append(where) or fails)
+    kube = {"kind": "kubernetes", "image": "x"}
+    drivers = {
+        "a": KubeEntry.model_validate(kube | {"kubeconfig": "k", "context": "c"}),
+        "b": KubeEntry.model_validate(kube | {"kubeconfig": "k", "context": "c", "namespace": "other"}),
+        "c": KubeEntry.model_validate(kube),
+        "d": LocalEntry.model_validate({"kind": "local"}),
+    }
+    assert list(looks_of(drivers, tmp_path)) == ["a, b", "c"]
+    assert asked == [(str(tmp_path / "k"), "c"), (None, None)]
+
+
 def test_files_that_kubectl_wrote_are_a_cluster(tmp_path):
     (tmp_path / "empty.json").write_text('{"kind": "List", "apiVersion": "v1", "items": []}')
     look = partial(from_files, [tmp_path / "empty.json"])
-    site = Site(Sources(tmp_path / "none.db", Client(NOBODY), cluster=look))
+    site = Site(Sources(tmp_path / "none.db", Client(NOBODY), clusters={"": look}))
     assert "No job waits for which others could move" in site.ask("/fleet").text
 
 

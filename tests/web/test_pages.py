@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
+import time
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -15,6 +17,7 @@ pytest.importorskip("starlette")
 from starlette.applications import Starlette
 
 import strata
+from strata import database
 from strata.cli.main import run
 from strata.control.client import Client
 from strata.history import History
@@ -127,6 +130,51 @@ def test_a_history_that_is_broken_is_a_page_that_says_so(tmp_path):
     assert "try: move the file away" in answer.text
 
 
+ODD = [
+    ("training", {"name": "old"}),
+    ("training", {"kind": "TrainingPlan", "name": "new", "fleet": {"name": "f"}, "plans": [{"name": "p"}]}),
+    ("serving", {"name": "old", "fleet": {}}),
+    ("serving", {"kind": "ServingPlan", "name": "new", "fleet": {"name": "f"}, "pipelines": [1], "figures": None}),
+    ("host", {"name": "t"}),
+    ("host", {"name": "t", "lanes": [{}], "verdict": "v", "findings": [{"token": "x"}]}),
+    ("enforcement", {"name": "t"}),
+    ("later", {"x": 1}),
+    ("training", [1]),
+]  # fmt: skip
+
+
+def test_answers_of_other_versions_hide_no_other_and_say_what_they_are(site, answers):
+    with History(site.sources.history) as history:
+        for kind, answer in ODD:
+            history.add(kind, answer, at_s=2e9)
+    for path in ("/", "/plans", "/serving", "/host", "/decisions"):
+        answer = site.ask(path)
+        assert answer.status_code == 200
+        assert is_safe(answer.text)
+    assert site.ask("/plans").text.count('href="/plans/') == 2
+    assert "kept by another version of strata, or damaged" in site.ask("/decisions").text
+    assert site.ask("/decisions").text.count('href="/plans/') == len(answers) + len(ODD)
+    for number, (_, kept) in enumerate(ODD, len(answers) + 1):
+        answer = site.ask(f"/plans/{number}")
+        assert answer.status_code == 422
+        assert f"answer {number} was kept by another version of strata" in answer.text
+        assert site.ask(f"/plans/{number}/data.json").json() == kept
+        for path in ("weighed?time=1", "map.svg", "timeline.svg"):
+            assert site.ask(f"/plans/{number}/{path}").status_code in (404, 422)
+
+
+def test_a_history_that_another_program_keeps_locked_is_a_page_that_says_so(site, monkeypatch):
+    monkeypatch.setattr(database, "_BUSY_S", 0.0)
+    other = sqlite3.connect(site.sources.history, isolation_level=None)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    answer = site.ask("/plans")
+    other.close()
+    assert answer.status_code == 422
+    assert "locked" in answer.text
+    assert site.ask("/plans").status_code == 200
+
+
 def test_a_plan_that_is_gone_is_not_found(site):
     answer = site.ask("/plans/99")
     assert answer.status_code == 404
@@ -175,6 +223,51 @@ def test_every_picture_is_also_a_file(site, number, names):
         assert answer.headers["content-type"] == "image/svg+xml"
         assert answer.text.startswith("<svg")
     assert site.ask(f"/plans/{number}/nothing.svg").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["data.json", "map.svg", "devices.svg"])
+def test_a_fleets_pictures_and_figures_are_files(site, name):
+    assert f'href="/fleet/{name}?fleet=seed"' in site.ask("/fleet").text
+    answer = site.ask(f"/fleet/{name}?fleet=seed")
+    assert answer.status_code == 200
+    assert answer.json()["name"] == "seed" if name == "data.json" else answer.text.startswith("<svg")
+    assert site.ask(f"/fleet/{name}?fleet=/etc/passwd").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/now/data.json", "/now/links.svg", "/fleet/cluster.svg", "/fleet/nothing.svg", "/serving/data.json",
+     "/serving/waterfall.svg", "/serving/requests/x/data.json"],
+)  # fmt: skip
+def test_a_file_of_a_source_that_is_not_there_is_a_page_that_says_so(site, path):
+    answer = site.ask(path)
+    assert answer.status_code in (404, 422)
+    assert "This cannot be shown" in answer.text
+
+
+def test_a_job_of_ones_own_is_planned_and_reads_no_file_of_the_server(site):
+    shown = site.ask("/fit", "POST", data={"fleet": "seed", "job": JOB})
+    assert shown.status_code == 200
+    assert "small on seed" in shown.text
+    assert is_safe(shown.text)
+    named = JOB.replace("model: opt-350m", "model: /etc/passwd")
+    for job, words in ((named, "/etc/passwd is not among the texts"), ("a: [", "not YAML"), ("x", "a job is {")):
+        refused = site.ask("/fit", "POST", data={"fleet": "seed", "job": job})
+        assert refused.status_code == 422
+        assert words in refused.text
+    assert site.ask("/fit", "POST", data={"fleet": "/etc/passwd", "job": JOB}).status_code == 422
+    assert site.ask("/fit", "POST", data={"job": JOB}).status_code == 422
+
+
+def test_now_says_what_was_decided_in_the_last_hour_and_why(site):
+    assert "<h2>Decided before the last hour</h2>" in site.ask("/").text
+    with History(site.sources.history) as history:
+        history.add("host", {"name": "late", "verdict": "", "findings": [
+            {"token": "cpu-wait", "what": "it waited"}]}, at_s=time.time())  # fmt: skip
+    shown = site.ask("/").text
+    assert "<h2>Decided in the last hour</h2>" in shown
+    assert "<code>cpu-wait</code> it waited" in shown
+    assert 'href="/plans/1"' not in shown
 
 
 def test_what_if_plans_again_with_something_changed(site):

@@ -62,4 +62,5 @@ def host_report(
         raise UsageError(
             f"{path}: no thread of {what} is in it", hint="strata host report TRACE -o json lists all"
         )
-    return report_of(view, top=top or None)
+    name = machine.job_name if view.job == machine.job else ""
+    return report_of(view, top=top or None, job=name)

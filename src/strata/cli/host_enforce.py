@@ -11,11 +11,11 @@ import click
 
 from strata.cli.output import emit, output_option
 from strata.cli.parameters import POSITIVE, Finite
+from strata.cli.planning import remember
 from strata.errors import GoalMissed, Infeasible, MissingPart, UsageError
-from strata.tables import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from strata.host.apply.enforce import Enforcement
     from strata.host.policy.step import Step
@@ -44,22 +44,27 @@ def enforce(pid: int, interval: float, seconds: float | None, windows: int, keep
 
     First measures how long critical threads wait, and how far equal windows differ (A/A); then applies the
     steps, measures again, and takes them back if waiting did not fall by more than that (exit 4). Everything is
-    in the journal of `apply`: `strata host undo` takes it back at any time, and ends this command.
+    in the journal of `apply`: `strata host undo` takes it back at any time, and ends this command. What was
+    measured is kept, for the Host page and `strata runs list --kind enforcement`.
 
     \b
     strata host enforce --pid 4035
     strata host enforce --pid 4035 --seconds 60 --keep
     """
+    from strata.host.agent.jobs import job_name
     from strata.host.apply.enforce import Enforcement
     from strata.host.apply.journal import folder_of, opened
     from strata.host.apply.machine import KernelFiles
     from strata.host.apply.refuse import refusals, residents
+    from strata.host.record.work import acting_as, behind_sudo
     from strata.host.signals import stoppable
+    from strata.host.threads.processes import command_of
 
     if os.geteuid() != 0:
         raise MissingPart("only root may put threads forward", hint="sudo strata host enforce ...")
     if not Path(f"/proc/{pid}").exists():
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
+    job = {"job": job_name(pid), "pid": pid, "command": command_of(Path(f"/proc/{pid}"))}
     folder, end_s = folder_of(os.environ, user=os.geteuid()), time.monotonic() + (seconds or float("inf"))
 
     def refuse(steps: Sequence[Step]) -> None:
@@ -89,7 +94,10 @@ def enforce(pid: int, interval: float, seconds: float | None, windows: int, keep
             raise
         if not keep and end not in ("undone", "taken-back"):
             kept.take_back()
-    data = _data(kept, end, is_kept=keep and end == "stopped")
+    data = job | _data(kept, end, is_kept=keep and end == "stopped")
+    with acting_as(behind_sudo(os.environ, user=os.geteuid())):
+        name = job["job"] or f"process {pid}"
+        remember("enforcement", {"name": name, "verdict": "; ".join(_show(data)), **data})
     emit(data, output, _show(data))
     if end == "taken-back":
         raise GoalMissed("the policy did not help, and was taken back")
@@ -126,7 +134,7 @@ def _data(kept: Enforcement, end: str, *, is_kept: bool) -> dict[str, Any]:
     }
 
 
-def _show(data: dict[str, Any]) -> Shown:
+def _show(data: dict[str, Any]) -> Iterator[str]:
     effect = data["effect"]
     yield f"{data['end']}: {data['steps_done']} steps were done" + (
         ", and stay" if data["is_in_force"] else ", and undone" if data["steps_done"] else ""

@@ -15,11 +15,12 @@ from strata.cli.parameters import PATH, OutputFile
 @click.option("-o", "--output", type=OutputFile(), default=Path("report.html"), help="The file to write.")
 @click.option("--title", default="strata", help="Its heading.")
 def report(files: Sequence[Path], output: Path, title: str) -> None:
-    """Write FILES, plans and fleets, as one HTML page with pictures that needs nothing else.
+    """Write FILES, plans, fleets and host reports, as one HTML page with pictures that needs nothing else.
 
     \b
     strata plan train aws10 llama-3.1-8b --save plan.json
-    strata report plan.json fleet.yaml -o report.html
+    strata host report examples/host/trace.txt.gz -o json > host.json
+    strata report plan.json fleet.yaml host.json -o report.html
     """
     from strata.files import write_text
     from strata.web.report import report as written

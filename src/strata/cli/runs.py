@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     },
 )
 def runs() -> None:
-    """What `strata plan` and `strata host report` answered on this machine, kept in one SQLite file."""
+    """What `strata plan`, `strata host report` and `host enforce` answered on this machine, in one SQLite file."""
 
 
 def _history() -> History:
@@ -41,7 +41,7 @@ def _history() -> History:
 
 
 @click.command(name="list")
-@click.option("--kind", help="Only these: training, serving or host.")
+@click.option("--kind", help="Only these: training, serving, host or enforcement.")
 @click.option("--last", default=20, type=POSITIVE, help="How many.")
 @output_option
 def list_(kind: str | None, last: int, output: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,6 @@ from strata.cli.parameters import PORT
 from strata.errors import UsageError, need
 
 if TYPE_CHECKING:
-    from strata.cluster.cache.gather import Objects
     from strata.serving.gateway.client import GatewayClient
     from strata.web.cluster import Look
 
@@ -62,35 +60,25 @@ def ui(
     if token and not gateway:
         raise UsageError("--gateway-token-file opens no gateway", hint="--gateway URL")
     served = GatewayClient(gateway.rstrip("/"), token) if gateway else None
-    cluster = _cluster(snapshots, kubeconfig, context)
-    _serve(fleet, server=server, gateway=served, cluster=cluster, host=host, port=port, token_file=token_file)
+    clusters = _clusters(snapshots, kubeconfig, context)
+    _serve(fleet, server=server, gateway=served, clusters=clusters, host=host, port=port, token_file=token_file)
 
 
-def _cluster(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> Look | None:
+def _clusters(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> dict[str, Look]:
     """Return what lists the cluster that was named; faults of files, a kubeconfig's too, are said at once."""
     from functools import partial
 
-    from strata.cluster.cache.gather import from_files, from_server
+    from strata.cluster.cache.gather import from_files
+    from strata.web.cluster import server_look
 
     if snapshots:
         from_files(snapshots)
-        return partial(from_files, snapshots)
-    if not kubeconfig and not context:
-        return None
-    need("lightkube", extra="cluster")
-    from strata.cluster.api.client import connect
-
-    connect(kubeconfig=kubeconfig, context=context).close()  # asks nothing yet
-
-    def look() -> Objects:
-        with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
-            return from_server(api)
-
-    return look
+        return {"": partial(from_files, snapshots)}
+    return {"": server_look(kubeconfig, context)} if kubeconfig or context else {}
 
 
 def _serve(
-    fleet: str, *, server: str, gateway: GatewayClient | None, cluster: Look | None, host: str, port: int,
+    fleet: str, *, server: str, gateway: GatewayClient | None, clusters: dict[str, Look], host: str, port: int,
     token_file: str | None,
 ) -> None:  # fmt: skip
     from starlette.applications import Starlette
@@ -111,7 +99,7 @@ def _serve(
         raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
     if fleet:
         load_fleet(fleet)  # its faults are said here, not on a page
-    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway, cluster)
+    sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway, clusters)
     app: Any = Starlette(routes=routes(sources, token=token))
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
     guarded = SameOrigin(app, hosts=hosts_of(host, token=token))

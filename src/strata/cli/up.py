@@ -31,7 +31,7 @@ def up(**options: Any) -> None:
 
     What was started runs on when this ends, and is taken up again by the next start on the same store. Checkpoints
     and logs lie in a folder beside the store. The dashboard is at /, the API at /v1 (/v1/openapi.json), metrics at
-    /metrics.
+    /metrics. The dashboard also shows the clusters of domains whose driver is kubernetes.
     SIGHUP has an edited FLEET read again; one without a domain that runs something is refused.
     """
     for module in ("starlette", "uvicorn"):
@@ -51,10 +51,12 @@ def _up(options: dict[str, Any]) -> None:
     from strata.control.assembly import assembled
     from strata.control.client import Client
     from strata.control.policies import PolicyName
+    from strata.fleet.schema import load_drivers
     from strata.history import default_path
     from strata.net.browser import hosts_of
     from strata.net.server import listen, serve
     from strata.web.app import routes
+    from strata.web.cluster import looks_of
     from strata.web.sources import Sources
 
     token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
@@ -91,7 +93,8 @@ def _up(options: dict[str, Any]) -> None:
         loop.start()
         shown = f"[{host}]" if ":" in host else host
         own = Client(f"http://{shown}:{listener.getsockname()[1]}", token)
-        pages = routes(Sources(default_path(os.environ), own, str(fleet)), token=token)
+        clusters = looks_of(load_drivers(fleet), fleet.parent)
+        pages = routes(Sources(default_path(os.environ), own, str(fleet), clusters=clusters), token=token)
         click.echo(f"strata runs at http://{shown}:{listener.getsockname()[1]}, store {store}")
         try:
             serve(

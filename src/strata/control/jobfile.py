@@ -36,6 +36,15 @@ def read_job(path: str | Path) -> tuple[JobSpec, dict[str, Any]]:
 
 def job_of(piece: Mapping[str, Any], submitted_s: float) -> JobSpec:
     """Return the job of a piece that `read_job` made. Raises BadFile and UsageError."""
+    return _spec(*_read(piece), submitted_s)
+
+
+def training_of(piece: Mapping[str, Any]) -> TrainingJob:
+    """Return how the job of a piece is planned, whether it says how to run it or not. Raises as `job_of`."""
+    return _read(piece)[1]
+
+
+def _read(piece: Mapping[str, Any]) -> tuple[Document, TrainingJob]:
     data, texts = piece.get("document"), piece.get("texts", {})
     if not isinstance(data, dict) or not isinstance(texts, dict) or set(texts) - set(_PATHS):
         raise UsageError("a job is {document: {...}, texts: {model: ..., profile: ...}}")
@@ -47,7 +56,7 @@ def job_of(piece: Mapping[str, Any], submitted_s: float) -> JobSpec:
             if key in data and key not in texts and isinstance(data[key], str) and "/" in data[key]:
                 raise UsageError(f"{key}: {data[key]} is not among the texts that came with the job")
         document = Document("job", {**data, **named}, {})
-        return _spec(document, job_from_document(document, Path(folder)), submitted_s)
+        return document, job_from_document(document, Path(folder))
 
 
 def dump(piece: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.control import levels as level_filter
+from strata.control.forecast import Forecast
 from strata.control.levels import Levels, levels, noise_scale
 from strata.control.outlook import MOST_ROWS
 from strata.control.state import DomainView, LinkEstimate, LinkSeen
@@ -106,6 +107,16 @@ def history(
             factors = np.array([factor for _, factor in recent])
             rows[:, column] = np.where(at >= 0, factors[np.maximum(at, 0)], factors[0])
     return rows
+
+
+def expected(fleet: Fleet, links: Mapping[Pair, LinkEstimate], decisions: int) -> Floats:
+    """Return [L] the factor that each link is expected to have so many decisions ahead: see `Forecast`.
+
+    Each by itself: that links of others change says nothing about how long the level of this one lasts.
+    """
+    rows = history(fleet, links)
+    forecasts = (Forecast.of(rows[:, [link]], np.ones(1)) for link in range(rows.shape[1]))
+    return np.array([max(0.0, float(forecast.ahead(decisions + 1)[-1, 0])) for forecast in forecasts])
 
 
 def _with_level(estimate: LinkEstimate, factor: float, noise: float, rows: float) -> LinkEstimate:

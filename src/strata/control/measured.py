@@ -52,6 +52,17 @@ class Measured:
             self._seen[key] = History(self._factors * np.append(shares, rest))
         return self._seen[key]
 
+    def loads(self) -> Floats:
+        """Return [L] the share of each link's time that running jobs fill, by the cost model.
+
+        Above 1 where together they would send more than the link gives.
+        """
+        total = np.zeros(len(self._levels))
+        for known, plan in self._running.values():
+            for link, load in known.loads(plan, self._levels).items():
+                total[link] += load
+        return total
+
     @cached_property
     def _levels(self) -> tuple[float, ...]:
         return tuple(self._state.links.get(pair, LinkEstimate()).factor for pair in self._state.fleet.links)

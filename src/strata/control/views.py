@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from strata.control import links
 from strata.control.daemon import Daemon
-from strata.control.state import Attempt, JobPhase
+from strata.control.measured import Measured
+from strata.control.outlook import AHEAD
+from strata.control.state import Attempt, JobPhase, LinkEstimate
 from strata.control.store import KeptJob
 from strata.errors import UsageError
 from strata.training.plan import explain
@@ -61,16 +64,24 @@ def domains_view(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def links_view(daemon: Daemon) -> list[dict[str, Any]]:
-    """Return what is believed of every link."""
-    links = daemon.snapshot.fleet.links
-    return [
-        {
+    """Return what is believed of every link, how much of it jobs fill, and what is expected AHEAD decisions on.
+
+    A link that was never measured (`seen_s` is null) is believed to be as the fleet file says.
+    """
+    state, decisions = daemon.snapshot, daemon.scheduler
+    loads = Measured(state, decisions.plans).loads()
+    expected = links.expected(state.fleet, state.links, AHEAD)
+    views = []
+    for (pair, link), load, ahead in zip(state.fleet.links.items(), loads, expected, strict=True):
+        estimate = state.links.get(pair, LinkEstimate())
+        views.append({
             "source": pair[0], "dest": pair[1], "factor": estimate.factor, "spread": estimate.spread,
-            "bandwidth_bytes_per_s": links[pair].bandwidth_bytes_per_s * estimate.factor,
-            "latency_s": estimate.latency_s, "seen_s": estimate.seen_s, "since_s": estimate.since_s,
-        }
-        for pair, estimate in daemon.snapshot.links.items()
-    ]  # fmt: skip
+            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s * estimate.factor,
+            "latency_s": link.latency_s if estimate.latency_s is None else estimate.latency_s,
+            "seen_s": estimate.seen_s, "since_s": estimate.since_s, "load": round(float(load), 4),
+            "expected_factor": round(float(ahead), 4), "expected_in_s": AHEAD * decisions.interval_s,
+        })  # fmt: skip
+    return views
 
 
 def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:

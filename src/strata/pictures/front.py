@@ -27,22 +27,22 @@ def plan_points(
     if not known:
         words = f"no plan has a figure for {_AXES[axis]}"
         return picture([text(12, 20, words)], width=_WIDTH, height=32, title=words, standalone=standalone)
-    x_end = 1.08 * max(xs)
-    y_end = 1.0 if axis == "utilization" else 1.15 * max(*ys, 1e-12)
+    x_start, x_end = _ends(xs, 1.08)
+    y_start, y_end = (0.0, 1.0) if axis == "utilization" else _ends([*ys, 1e-12], 1.15)
     body = [rect(_LEFT, 22, _WIDTH - _LEFT - 12, _HEIGHT - _BOTTOM - 22, css="lane")]
 
     def x(time_s: float) -> float:
-        return _LEFT + time_s / x_end * (_WIDTH - _LEFT - 12)
+        return _LEFT + (time_s - x_start) / (x_end - x_start) * (_WIDTH - _LEFT - 12)
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / y_end * (_HEIGHT - _BOTTOM - 22)
+        return _HEIGHT - _BOTTOM - (value - y_start) / (y_end - y_start) * (_HEIGHT - _BOTTOM - 22)
 
     for i in range(5):
-        time_s, value = x_end * i / 4, y_end * i / 4
+        time_s, value = (start + (end - start) * i / 4 for start, end in ((x_start, x_end), (y_start, y_end)))
         anchor = "end" if i == 4 else "mid"
         shown = f"{value:.0%}" if axis == "utilization" else show_usd(value)
         body += [
-            text(x(time_s), _HEIGHT - _BOTTOM + 16, show_time(time_s) if i else "0", anchor),
+            text(x(time_s), _HEIGHT - _BOTTOM + 16, show_time(time_s) if time_s else "0", anchor),
             text(_LEFT - 6, y(value) + 4, shown, "end"),
         ]
     body += [text(_WIDTH / 2, _HEIGHT - 8, "time of a step", "mid"), text(4, 12, _AXES[axis], "small")]
@@ -62,3 +62,11 @@ def plan_points(
             body.append(text(at + left, y(plan[axis]) - 9, "chosen", css))
     title = f"{len(known)} plans, the time of a step against {_AXES[axis]}"
     return picture(body, width=_WIDTH, height=_HEIGHT, title=title, standalone=standalone)
+
+
+def _ends(values: Sequence[float], room: float) -> tuple[float, float]:
+    """Return where an axis starts and ends: at zero, but where that would leave all plans on one spot."""
+    low, high = min(values), max(values)
+    if low < 0.75 * high or low == high:
+        return 0.0, room * high
+    return low - 0.5 * (high - low), high + 0.5 * (high - low)

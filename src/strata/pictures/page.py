@@ -18,7 +18,7 @@ from strata.pictures.labels import LABELS
 from strata.pictures.ranges import layer_ranges
 from strata.pictures.spent import spent_bars
 from strata.pictures.svg import STYLE
-from strata.pictures.wan import wan_map
+from strata.pictures.wan import live_map, wan_map
 from strata.pictures.waterfall import waterfall
 from strata.tables import printable
 
@@ -93,7 +93,8 @@ def prepare(env: Environment) -> None:
         "labels": LABELS,
         "pictures": lambda data: {name: _safe(draw) for name, draw in pictures(data).items()},
         "delay_lanes": _safe(delay_lanes),
-        "wan_map": _safe(wan_map),
+        "acu_map": _safe(acu_map),
+        "live_map": _safe(live_map),
         "waterfall": _safe(waterfall),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from strata.pictures.svg import COLOURS, fitting, picture, rect, text
+from strata.pictures.svg import COLOURS, fitting, ink_on, picture, rect, text
 from strata.units import show_time
 
 _LEFT: Final = 150.0
@@ -40,7 +40,7 @@ def layer_ranges(pipelines: Sequence[Mapping[str, Any]], *, num_layers: int, sta
             title = f"{node}: {layers}, {show_time(stage['stage_s'])} a step"
             body.append(rect(x, y, width, _ROW - 6, fill=colour, css="edge", title=title))
             words = fitting(f"{node} {stage['first']}-{stage['end'] - 1}", width - 6)
-            body.append(f'<g color="#000">{text(x + width / 2, y + 16, words, "mid")}</g>')
+            body.append(f'<g color="{ink_on(colour)}">{text(x + width / 2, y + 16, words, "mid")}</g>')
         y += _ROW
     if len(rows) > _MOST:
         body.append(text(_LEFT, y + 12, f"and {len(rows) - _MOST} other kinds of pipelines", "small"))

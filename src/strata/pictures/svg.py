@@ -37,6 +37,11 @@ def picture(body: Iterable[str], *, width: float, height: float, title: str, sta
     )
 
 
+def ink_on(fill: str) -> str:
+    """Return the colour of words on one of ours: black, but on the dark blue."""
+    return "#fff" if fill == COLOURS[4] else "#000"
+
+
 def text(x: float, y: float, words: str, css: str = "") -> str:
     """Return a line of text."""
     return f'<text x="{n(x)}" y="{n(y)}" class="{css}">{safe(words)}</text>'

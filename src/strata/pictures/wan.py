@@ -10,6 +10,8 @@ from strata.pictures.svg import COLOURS, fitting, n, picture, safe, text
 from strata.units import show_bandwidth, show_time
 
 _WIDTH: Final = 860.0
+_NARROW: Final = 340.0
+"""Of one or two domains, which stand below each other: it fits a phone."""
 _HEIGHT: Final = 460.0
 _MOST_LINKS: Final = 400
 """Drawn, the fastest first: of 32 domains all would be a black disc."""
@@ -28,26 +30,37 @@ def wan_map(
     """Draw domains and links.
 
     domains: `name`, `accelerator`, `num_devices`. links: `source`, `dest`, `bandwidth_bytes_per_s`, `latency_s`
-    and, where it was measured, `factor`: its level as a share of nominal. used: devices of a plan by domain; hops:
+    and, where it was measured, `factor`: its level as a share of nominal; of a scheduler also `load`, the share of
+    it that jobs fill, and `expected_factor`. used: devices of a plan by domain; hops:
     the pairs between which its pipelines pass activations.
     """
-    places = _ring([domain["name"] for domain in domains])
+    width = _WIDTH if len(domains) > 2 else _NARROW
+    places = _ring([domain["name"] for domain in domains], width)
     fastest = max((link["bandwidth_bytes_per_s"] for link in links), default=1.0)
     shown = sorted(links, key=lambda link: -link["bandwidth_bytes_per_s"])[:_MOST_LINKS]
-    body = [*_links(shown, places, fastest), *_hops(hops, places), *_domains(domains, places, used)]
+    body = [*_links(shown, places, fastest), *_hops(hops, places), *_domains(domains, places, used, width / 2)]
     if len(shown) < len(links):
         body.append(text(8, _HEIGHT - 8, f"{len(links) - len(shown)} slower links are not drawn", "small"))
     title = f"{len(domains)} domains and {len(links)} links"
     if used:
         title += "; used: " + ", ".join(f"{name} ({count} devices)" for name, count in used.items())
-    return picture(body, width=_WIDTH, height=_HEIGHT, title=title, standalone=standalone)
+    return picture(body, width=width, height=_HEIGHT, title=title, standalone=standalone)
 
 
-def _ring(names: Sequence[str]) -> dict[str, Point]:
+def live_map(
+    domains: Sequence[Mapping[str, Any]], links: Sequence[Mapping[str, Any]], *, standalone: bool = False
+) -> str:
+    """Draw domains and links as the scheduler's API has them now: what is in use is filled."""
+    places = [{**domain, "accelerator": "devices"} for domain in domains]
+    used = {domain["name"]: domain["num_used"] for domain in domains if domain["num_used"]}
+    return wan_map(places, links, used=used, standalone=standalone)
+
+
+def _ring(names: Sequence[str], width: float) -> dict[str, Point]:
     places = {}
     for i, name in enumerate(names):
         angle = 2 * math.pi * i / len(names) - math.pi / 2
-        places[name] = (_WIDTH / 2 + 215 * math.cos(angle), _HEIGHT / 2 + 165 * math.sin(angle))
+        places[name] = (width / 2 + 215 * math.cos(angle), _HEIGHT / 2 + 165 * math.sin(angle))
     return places
 
 
@@ -65,8 +78,13 @@ def _links(links: Sequence[Mapping[str, Any]], places: Mapping[str, Point], fast
         look = 'stroke="currentColor"'
         if factor is not None:
             words += f", {factor:.0%} of nominal"
+            if link.get("load"):
+                words += f", {link['load']:.0%} in use"
+                look = f'stroke="{COLOURS[4]}"'
             if factor < 0.7:
                 look = f'stroke="{COLOURS[5]}" stroke-dasharray="5 3"'
+            if "expected_factor" in link:
+                words += f", {link['expected_factor']:.0%} expected in {show_time(link['expected_in_s'])}"
         yield (
             f'<path d="{_arc(source, dest)}" fill="none" {look} stroke-opacity="{0.2 + 0.5 * share:.2f}" '
             f'stroke-width="{n(0.6 + 3 * math.sqrt(share))}"><title>{safe(words)}</title></path>'
@@ -92,7 +110,7 @@ def _hops(hops: Sequence[tuple[str, str]], places: Mapping[str, Point]) -> Itera
 
 
 def _domains(
-    domains: Sequence[Mapping[str, Any]], places: Mapping[str, Point], used: Mapping[str, int]
+    domains: Sequence[Mapping[str, Any]], places: Mapping[str, Point], used: Mapping[str, int], middle: float
 ) -> Iterator[str]:
     most = max((domain["num_devices"] for domain in domains), default=1)
     for domain in domains:
@@ -107,8 +125,8 @@ def _domains(
             f'<circle cx="{n(x)}" cy="{n(y)}" r="{n(radius)}" fill="{fill}" class="edge">'
             f"<title>{safe(words)}</title></circle>"
         )
-        if abs(x - _WIDTH / 2) > 100:  # beside it, where labels of neighbours and links leave room
-            is_left = x < _WIDTH / 2
+        if abs(x - middle) > 100:  # beside it, where labels of neighbours and links leave room
+            is_left = x < middle
             x, first, anchor = x + (-1 if is_left else 1) * (radius + 6), y - 2, "end" if is_left else ""
         else:
             first = y - radius - 18 if y < _HEIGHT / 2 else y + radius + 14

@@ -4,48 +4,46 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Awaitable, Callable
+import time
+from contextlib import nullcontext
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from strata.api.backends import by_events
 from strata.api.fleets import fleet_data
 from strata.api.inputs import JobLike
-from strata.api.loaded import of_plan
 from strata.api.plans import plan
 from strata.api.weighing import by_reward
 from strata.api.whatif import whatif
-from strata.control.jobfile import job_of
+from strata.control.jobfile import job_of, training_of
 from strata.errors import StrataError, UsageError
-from strata.files import Document, bundled_names, parse_document
-from strata.fleet.schema import BUNDLED_FLEETS
+from strata.files import bundled_names, parse_document
 from strata.history import Entry
 from strata.host.rollout.pictures import svg as histograms
 from strata.host.rollout.report import RolloutReport
-from strata.pictures.page import pictures
-from strata.pictures.waterfall import waterfall
-from strata.simulate.svg import svg
-from strata.training.plan.planfile import best_plan
 from strata.web.changes import Changes
+from strata.web.downloads import Handler, downloads
 from strata.web.following import followed
+from strata.web.kept import of_this_version
 from strata.web.pages import STATIC, render, style
-from strata.web.search import Search, rows_of
-from strata.web.sources import Sources
+from strata.web.search import OF_HOSTS, Search, rows_of
+from strata.web.sources import Sources, known
 from strata.workload.schema import BUNDLED_JOBS
 
 COOKIE: Final = "strata-token"
 _SHOWN: Final = 200
+_RECENT_S: Final = 3600.0
+_DECIDED: Final = 30
+_DECIDED_BEFORE: Final = 5
+"""Decisions of *Now*: those of the last hour, else the last ones there were."""
 _WHATIF_S: Final = 20.0
 _FIT_S: Final = 10.0
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
@@ -58,26 +56,22 @@ def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
         ("/fleet", pages.fleet),
         ("/plans", pages.plans),
         ("/plans/{id:int}", pages.plan),
-        ("/plans/{id:int}/data.json", pages.plan_data),
         ("/fit", pages.fit),
-        ("/plans/{id:int}/timeline.svg", pages.timeline),
-        ("/plans/{id:int}/{name}.svg", pages.picture),
         ("/plans/{id:int}/weighed", pages.weighed),
         ("/serving", pages.serving),
         ("/serving/now", pages.serving_body),
         ("/serving/requests/{id}", pages.request),
-        ("/serving/requests/{id}/waterfall.svg", pages.request_waterfall),
         ("/slices", pages.slices),
         ("/host", pages.host),
         ("/host/rollouts", pages.rollout),
-        ("/host/rollouts/data.json", pages.rollout_data),
-        ("/host/rollouts/histograms.svg", pages.rollout_picture),
         ("/jobs/{name}", pages.job),
         ("/jobs/{name}/now", pages.job_body),
         ("/decisions", pages.decisions),
         ("/decisions/of", pages.followed),
     ]
+    paths += downloads(sources)
     all_routes: list[BaseRoute] = [Route(path, pages.guarded(handler), methods=["GET"]) for path, handler in paths]
+    all_routes.append(Route("/fit", pages.guarded(pages.fit_own), methods=["POST"]))
     all_routes.append(Route("/plans/{id:int}/whatif", pages.guarded(pages.whatif), methods=["POST"]))
     all_routes.append(Route("/jobs/{name}/whatif", pages.guarded(pages.job_whatif), methods=["POST"]))
     all_routes.append(Route("/jobs", pages.guarded(pages.submit), methods=["POST"]))
@@ -129,8 +123,15 @@ class _Pages:
 
     async def _now(self) -> dict[str, Any]:
         live = await run_in_threadpool(self.sources.live)
-        entries = await run_in_threadpool(lambda: self.sources.entries(limit=10))
-        return {"live": live, "entries": entries, "scheduler": self.sources.scheduler.url}
+        entries = await run_in_threadpool(lambda: self.sources.entries(limit=_DECIDED))
+        rows = Search().matches(rows_of(entries, live.decisions, []))
+        recent = [row for row in rows if row.at_s >= time.time() - _RECENT_S]
+        return {
+            "live": live,
+            "rows": recent[:_DECIDED] or rows[:_DECIDED_BEFORE],
+            "is_recent": bool(recent),
+            "scheduler": self.sources.scheduler.url,
+        }
 
     async def events(self, request: Request) -> Response:
         """Say that something has changed; what, the page asks for itself."""
@@ -158,7 +159,7 @@ class _Pages:
         return RedirectResponse(f"/jobs/{quote(name, safe='')}", status_code=303)
 
     async def fleet(self, request: Request) -> Response:
-        name = self._known(request.query_params.get("fleet", self.sources.fleet), self._fleets())
+        name = self.sources.known_fleet(request.query_params.get("fleet", self.sources.fleet))
         data = await run_in_threadpool(fleet_data, name) if name else None
         cluster = await run_in_threadpool(self.sources.cluster_seen)
         return page(
@@ -167,28 +168,24 @@ class _Pages:
             name=name,
             data=data,
             cluster=cluster,
-            fleets=self._fleets(),
+            fleets=self.sources.fleets(),
             jobs=bundled_names(BUNDLED_JOBS),
         )
 
     async def fit(self, request: Request) -> Response:
-        fleet = self._known(request.query_params.get("fleet", ""), self._fleets())
-        job = self._known(request.query_params.get("job", ""), bundled_names(BUNDLED_JOBS))
+        fleet = self.sources.known_fleet(request.query_params.get("fleet", ""))
+        job = known(request.query_params.get("job", ""), bundled_names(BUNDLED_JOBS))
         answer = await run_in_threadpool(lambda: plan(fleet, job, baselines=False, time_limit_s=_FIT_S))
         return page("fit.html", place="/fleet", data=answer.to_dict())
 
-    def _fleets(self) -> list[str]:
-        own = [self.sources.fleet] if self.sources.fleet else []
-        return [*own, *(name for name in bundled_names(BUNDLED_FLEETS) if name not in own)]
-
-    @staticmethod
-    def _known(name: str, names: list[str]) -> str:
-        """Return a name that the server knows: a page must not have it read other files."""
-        if name and name not in names:
-            raise UsageError(
-                f"{name!r} is not one of {', '.join(names)}", hint="strata ui FLEET for a file of yours"
-            )
-        return name
+    async def fit_own(self, request: Request) -> Response:
+        """Plan a job as it was written; a file that it names would be the server's, and is refused there."""
+        form = await _form(request)
+        fleet = self.sources.known_fleet(form.get("fleet", ""))
+        document = parse_document("job", form.get("job", ""))
+        training = training_of({"document": document.data})
+        answer = await run_in_threadpool(lambda: plan(fleet, training, baselines=False, time_limit_s=_FIT_S))
+        return page("fit.html", place="/fleet", data=answer.to_dict())
 
     async def plans(self, request: Request) -> Response:
         return page(
@@ -205,16 +202,14 @@ class _Pages:
     async def request(self, request: Request) -> Response:
         return page("request.html", place="/serving", request=await self._request(request))
 
-    async def request_waterfall(self, request: Request) -> Response:
-        drawn = waterfall([await self._request(request)], standalone=True)
-        return Response(drawn, media_type="image/svg+xml")
-
     async def _request(self, request: Request) -> dict[str, Any]:
         return await run_in_threadpool(self.sources.request, request.path_params["id"])
 
     async def host(self, request: Request) -> Response:
         rollouts = await run_in_threadpool(self.sources.rollouts)
-        return page("host.html", place="/host", entries=(await self._of_kind("host"))[:20], rollouts=rollouts)
+        entries, enforced = [(await self._of_kind(kind))[:20] for kind in OF_HOSTS]
+        with of_this_version(entries[0]) if entries else nullcontext():
+            return page("host.html", place="/host", entries=entries, enforced=enforced, rollouts=rollouts)
 
     async def rollout(self, request: Request) -> Response:
         report = await self._rollout(request)
@@ -224,12 +219,6 @@ class _Pages:
             report=report.to_dict(),
             picture=Markup(histograms(report, standalone=False)),
         )
-
-    async def rollout_data(self, request: Request) -> Response:
-        return JSONResponse((await self._rollout(request)).to_dict(with_ratios=True))
-
-    async def rollout_picture(self, request: Request) -> Response:
-        return Response(histograms(await self._rollout(request)), media_type="image/svg+xml")
 
     async def _rollout(self, request: Request) -> RolloutReport:
         return await run_in_threadpool(self.sources.rollout, request.query_params.get("name", ""))
@@ -243,28 +232,9 @@ class _Pages:
     async def plan(self, request: Request) -> Response:
         entry = await self._entry(request)
         place = {"training": "/plans", "serving": "/serving"}.get(entry.kind, "/host")
-        return page("plan.html", place=place, entry=entry)
-
-    async def plan_data(self, request: Request) -> Response:
-        return JSONResponse((await self._entry(request)).decision)
-
-    async def timeline(self, request: Request) -> Response:
-        entry = await self._entry(request)
-
-        def draw() -> str:
-            job = of_plan(best_plan(Document(f"decision {entry.id}", entry.decision, {})))
-            timeline = by_events([job]).timeline
-            assert timeline is not None
-            return svg(timeline, title=f"{job.name}: one step")
-
-        return Response(await run_in_threadpool(draw), media_type="image/svg+xml")
-
-    async def picture(self, request: Request) -> Response:
-        entry, name = await self._entry(request), request.path_params["name"]
-        drawn = pictures(entry.decision)
-        if name not in drawn:
-            raise UsageError(f"there is no picture {name!r} here", hint=", ".join(drawn))
-        return Response(drawn[name](standalone=True), media_type="image/svg+xml")
+        of = "job" if entry.kind in OF_HOSTS else "name"
+        with of_this_version(entry):
+            return page("plan.html", place=place, entry=entry, followed_as=entry.decision.get(of, ""))
 
     async def weighed(self, request: Request) -> Response:
         entry = await self._entry(request)
@@ -272,11 +242,13 @@ class _Pages:
             weights = [float(request.query_params.get(key, "0")) for key in ("time", "utilization", "money")]
         except ValueError:
             raise UsageError("weights are numbers", hint="?time=0.4&utilization=0.3&money=0.3") from None
-        return page("weighed.html", plans=by_reward(entry.decision, weights)[:8], data=entry.decision)
+        with of_this_version(entry):
+            return page("weighed.html", plans=by_reward(entry.decision, weights)[:8], data=entry.decision)
 
     async def whatif(self, request: Request) -> Response:
         entry = await self._entry(request)
-        inputs = entry.decision.get("inputs", {})
+        with of_this_version(entry):
+            inputs = entry.decision.get("inputs", {})
         if not {"fleet", "job"} <= inputs.keys():
             raise UsageError("this answer does not say which fleet and job it was made from")
         link = {"address": f"/plans/{entry.id}", "name": entry.decision["name"]}
@@ -301,7 +273,8 @@ class _Pages:
 
     async def slices(self, request: Request) -> Response:
         uses, faults = await run_in_threadpool(self.sources.slices, os.environ)
-        return page("slices.html", place="/slices", uses=uses, faults=faults)
+        cluster = await run_in_threadpool(self.sources.cluster_seen)
+        return page("slices.html", place="/slices", uses=uses, faults=faults, cluster=cluster)
 
     async def decisions(self, request: Request) -> Response:
         search = Search.of_query(request.query_params)

@@ -1,29 +1,65 @@
-"""A cluster's decisions for the pages: its ComputeClaims, the jobs they are of, and the jobs' pods."""
+"""Clusters for the pages: their ComputeClaims, the jobs they are of and the jobs' pods, and their devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.claim_schema import ClaimStatus, DecidedClaim
 from strata.cluster.api.crd.document import ObjectDocument
 from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, name_of, namespace_of
 from strata.cluster.api.placement_annotation import decode
-from strata.cluster.cache.gather import Objects
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.cache.capacity import DeviceCapacity, parts
+from strata.cluster.cache.gather import Objects, cache_of, from_server
 from strata.control.drivers.kube_objects import ATTEMPT
-from strata.errors import StrataError
+from strata.errors import StrataError, need
+from strata.fleet.schema import DriverEntry, KubeEntry
 
 Look = Callable[[], Objects]
 """Lists a cluster's objects. Raises StrataError where it cannot be reached, or a file has faults."""
 
+_MOST_NODES: Final = 40
+"""That are drawn as a row each; of a larger cluster a row is a domain's devices of a model."""
+
+
+def server_look(kubeconfig: str | None, context: str | None) -> Look:
+    """Return what asks an API server. Raises MissingPart and UsageError where it cannot be asked from here."""
+    need("lightkube", extra="cluster")
+    from strata.cluster.api.client import connect
+
+    connect(kubeconfig=kubeconfig, context=context).close()  # asks nothing yet
+
+    def look() -> Objects:
+        with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
+            return from_server(api)
+
+    return look
+
+
+def looks_of(drivers: Mapping[str, DriverEntry], base: Path) -> dict[str, Look]:
+    """Return what asks the clusters that a fleet's domains are run on, each once, by its domains.
+
+    base: the fleet file's folder. Raises as `server_look`.
+    """
+    domains: dict[tuple[str | None, str | None], list[str]] = {}
+    for name, entry in drivers.items():
+        if isinstance(entry, KubeEntry):
+            config = str((base / entry.kubeconfig).resolve()) if entry.kubeconfig else None
+            domains.setdefault((config, entry.context), []).append(name)
+    return {", ".join(names): server_look(*where) for where, names in domains.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A cluster's claims as they were listed, as plain data for the templates. faults: what could not be read."""
+    """Clusters as they were listed, as plain data for the templates. faults: what could not be read."""
 
+    objects: dict[str, Objects] = field(default_factory=dict)
     claims: list[dict[str, Any]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -32,15 +68,63 @@ class Seen:
         """Those that wait and would fit if others moved, the cheapest first."""
         return sorted((claim for claim in self.claims if claim["moves"]), key=lambda claim: claim["cost_device_s"])
 
+    @property
+    def slices(self) -> list[dict[str, Any]]:
+        """Those that hold parts of devices."""
+        return [
+            {**place, "claim": claim, "cores_share": claim["cores_share"]}
+            for claim in self.claims
+            for place in claim["places"]
+            if place["memory_bytes"] is not None
+        ]
 
-def seen(look: Look | None) -> Seen | None:
-    """Ask a cluster for its claims; None where none was named. That it does not answer is an answer."""
-    if look is None:
+    @property
+    def capacity(self) -> list[dict[str, Any]]:
+        """Return their devices as `acu_map` draws them: those of a node, of a larger cluster those of a domain."""
+        rows = []
+        for cluster, objects in self.objects.items():
+            nodes = cache_of(objects, bundled_profiles()).index.nodes
+            rows += [{**row, "cluster": cluster} for row in _capacity(parts(nodes))]
+        return rows
+
+
+def _capacity(devices: Iterable[DeviceCapacity]) -> list[dict[str, Any]]:
+    devices = tuple(devices)
+    key = "node" if len({device.node for device in devices}) <= _MOST_NODES else "domain"
+    groups: dict[tuple[str, str], list[DeviceCapacity]] = {}
+    for device in devices:
+        groups.setdefault((getattr(device, key), device.model), []).append(device)
+    return [
+        {
+            "name": name,
+            "accelerator": model,
+            "num_devices": len(some),
+            "devices_per_node": -(-len(some) // len({device.node for device in some})),
+            "num_free": sum(not any(device.used.values()) and not device.out for device in some),
+            "acu": sum(amounts.get("fp16", 0.0) for amounts in (some[0].used, some[0].free, some[0].out)) or None,
+        }
+        for (name, model), some in sorted(groups.items())
+    ]
+
+
+def seen(looks: Mapping[str, Look]) -> Seen | None:
+    """Ask clusters what they have; None where none was named. That one does not answer is an answer."""
+    if not looks:
         return None
-    try:
-        objects = look()
-    except StrataError as error:
-        return Seen(faults=["; ".join(error.lines())])
+    every = Seen()
+    for name, look in looks.items():
+        try:
+            every.objects[name] = look()
+        except StrataError as error:
+            every.faults.append(f"{name}: " * bool(name) + "; ".join(error.lines()))
+            continue
+        claimed = _claimed(every.objects[name])
+        every.claims.extend({**claim, "cluster": name} for claim in claimed.claims)
+        every.faults.extend(f"{name}: " * bool(name) + fault for fault in claimed.faults)
+    return every
+
+
+def _claimed(objects: Objects) -> Seen:
     pods: dict[tuple[str, str], list[Object]] = {}
     for pod in objects[kinds.POD]:
         job = labels_of(pod).get("batch.kubernetes.io/job-name") or labels_of(pod).get("job-name") or name_of(pod)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from strata.errors import StrataError, UsageError
 from strata.host.rollout.rollout import Rollout
+from strata.web.search import OF_HOSTS
 from strata.web.sources import Sources
 
 _MOST_PLANS: Final = 10
@@ -17,7 +18,9 @@ def followed(sources: Sources, name: str) -> dict[str, Any]:
 
     Raises UsageError where no level knows the name.
     """
-    plans = [entry for entry in sources.entries() if entry.decision.get("name") == name and entry.kind != "host"]
+    entries = sources.entries()
+    plans = [entry for entry in entries if entry.decision.get("name") == name and entry.kind not in OF_HOSTS]
+    reports = [entry for entry in entries if entry.decision.get("job") == name and entry.kind in OF_HOSTS and name]
     job, fault = _job(sources, name)
     attempts = [attempt["id"] for attempt in job["attempts"]] if job else []
     cluster = sources.cluster_seen()
@@ -29,7 +32,7 @@ def followed(sources: Sources, name: str) -> dict[str, Any]:
     uses, slice_faults = sources.slices(os.environ)
     slices = [use for use in uses if use.name == name]
     host, host_fault = _host(sources, name)
-    if not (plans or job or claims or slices or host):
+    if not (plans or job or claims or slices or host or reports):
         where = [fault, *(cluster.faults if cluster else ())]
         unread = "; ".join(filter(None, where))
         raise UsageError(f"there is no decision about {name!r}{unread and f' in what could be read: {unread}'}")
@@ -43,6 +46,7 @@ def followed(sources: Sources, name: str) -> dict[str, Any]:
         "slices": slices,
         "slice_faults": slice_faults,
         "host": host,
+        "reports": reports[:_MOST_PLANS],
         "host_fault": host_fault,
     }
 

@@ -11,6 +11,9 @@ from urllib.parse import quote
 from strata.errors import UsageError
 from strata.history import Entry
 
+OF_HOSTS: Final = ("host", "enforcement")
+"""Kinds of kept answers whose `job` is what they are about; their names are a trace's and a process's."""
+
 _LONGEST: Final = 200
 _FORMS: Final = ("%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d")
 
@@ -90,15 +93,17 @@ def rows_of(entries: list[Entry], live: list[dict[str, Any]], claims: list[dict[
 
 
 def _of_entry(entry: Entry) -> Row:
-    """Return a stored plan or report as a row; a report's reasons are its findings."""
-    decision = entry.decision
+    """Return a stored plan or report as a row; a report's reasons are its findings, else its verdict."""
+    decision, job = entry.decision, entry.decision.get("job", "")
     findings = [{"token": item["token"], "text": item["what"]} for item in decision.get("findings", ())]
+    if "effect" in decision:
+        findings = [{"token": decision["end"], "text": decision["verdict"]}]
     reasons = decision.get("reasons") or findings
     return Row(
         entry.at_s,
         entry.kind,
-        str(decision.get("name", entry.kind)),
+        str(job if entry.kind in OF_HOSTS and job else decision.get("name", entry.kind)),
         reasons,
         f"/plans/{entry.id}",
-        entry.kind != "host",
+        bool(entry.kind not in OF_HOSTS or job),
     )

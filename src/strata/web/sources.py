@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from strata.control.client import Client
 from strata.errors import StrataError, UsageError
+from strata.files import bundled_names
 from strata.fleet.ledger import read_ledger
+from strata.fleet.schema import BUNDLED_FLEETS
 from strata.history import Entry, History
 from strata.host.rollout.report import RolloutReport, report_of
 from strata.host.rollout.rollout import Rollout
@@ -18,6 +20,7 @@ from strata.host.rollout.store import opened
 from strata.serving.gateway.client import GatewayClient
 from strata.slicing.ledger_directory import visible_ledgers
 from strata.web.cluster import Look, Seen, seen
+from strata.web.kept import as_known, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Live:
     jobs: list[dict[str, Any]]
     domains: list[dict[str, Any]]
     links: list[dict[str, Any]]
+    decisions: list[dict[str, Any]] = field(default_factory=list)
     fault: str = ""
 
 
@@ -44,28 +48,37 @@ class Served:
 class Sources:
     """What the pages read. fleet: a file or a bundled one's name; scheduler: where `strata up` runs.
 
-    cluster: what lists a cluster's objects, None where none was named.
+    clusters: what lists the objects of each, by its name, "" where there is only one.
     """
 
     history: Path
     scheduler: Client
     fleet: str = ""
     gateway: GatewayClient | None = None
-    cluster: Look | None = None
+    clusters: Mapping[str, Look] = field(default_factory=dict)
+
+    def fleets(self) -> list[str]:
+        """Return the fleets that pages may show: its own first, then the bundled ones."""
+        own = [self.fleet] if self.fleet else []
+        return [*own, *(name for name in bundled_names(BUNDLED_FLEETS) if name not in own)]
+
+    def known_fleet(self, name: str) -> str:
+        """Return the name of one of `fleets`, or "". Raises UsageError for others."""
+        return known(name, self.fleets())
 
     def entries(self, *, limit: int = 500) -> list[Entry]:
         """Return this machine's newest plans and reports, newest first. Raises UsageError for a broken file."""
         if not self.history.exists():
             return []
         with History(self.history) as history:
-            return history.newest(limit)
+            return [as_known(entry) for entry in history.newest(limit)]
 
     def of_kind(self, kind: str, *, limit: int) -> list[Entry]:
-        """Return the newest ones of a kind. Raises as `entries` does."""
+        """Return the newest ones of a kind, as far as they are of this version. Raises as `entries` does."""
         if not self.history.exists():
             return []
         with History(self.history) as history:
-            return history.latest(kind, limit)
+            return listed(history.latest(kind, limit))
 
     def entry(self, entry_id: int) -> Entry:
         """Return one of them. Raises UsageError where it is not kept."""
@@ -100,7 +113,8 @@ class Sources:
     def live(self) -> Live:
         """Ask the scheduler what it knows; that none answers is an answer."""
         try:
-            return Live(self.scheduler.jobs(), self.scheduler.domains(), self.scheduler.links())
+            scheduler = self.scheduler
+            return Live(scheduler.jobs(), scheduler.domains(), scheduler.links(), scheduler.decisions())
         except StrataError as error:
             return Live([], [], [], fault="; ".join(error.lines()))
 
@@ -120,8 +134,8 @@ class Sources:
         return self.gateway.request(request_id)
 
     def cluster_seen(self) -> Seen | None:
-        """Ask the cluster, where there is one, for its claims; that it does not answer is an answer."""
-        return seen(self.cluster)
+        """Ask the clusters, where there are any, what they have; that one does not answer is an answer."""
+        return seen(self.clusters)
 
     def slices(self, environment: Mapping[str, str]) -> tuple[list[Any], list[str]]:
         """Return the slices of this machine that this user may see, and what could not be read."""
@@ -134,3 +148,10 @@ class Sources:
                 if path.exists():
                     faults.append(str(error))
         return uses, faults
+
+
+def known(name: str, names: list[str]) -> str:
+    """Return a name that the server knows, or "": a page must not have it read other files. Raises UsageError."""
+    if name and name not in names:
+        raise UsageError(f"{name!r} is not one of {', '.join(names)}", hint="strata ui FLEET for a file of yours")
+    return name

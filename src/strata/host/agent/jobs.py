@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from strata.host.machine.cgroups import cgroup_of
+from strata.host.machine.kernel import read_attribute
 from strata.host.threads.processes import is_contained, job_of
 
 ENVIRON_BYTES: Final = 2**17
@@ -47,6 +49,12 @@ def identity_of(environment: Mapping[str, str], cgroup: str) -> JobIdentity:
     progress = environment.get("STRATA_PROGRESS", "")
     # What the kernel would not open is not kept either: a process's variables may be as long as it likes.
     return JobIdentity(label, rank[:LONGEST] if label else "", progress if len(progress) < PATH_MAX else "")
+
+
+def job_name(pid: int, root: Path = Path("/")) -> str:
+    """Return the job of a process that runs; "" for what is of none, and where that is hidden."""
+    folder = root / "proc" / str(pid)
+    return identity_of(environment_of(folder), cgroup_of(read_attribute(folder / "cgroup"), root)).job
 
 
 def environment_of(folder: Path) -> dict[str, str]:

@@ -119,12 +119,16 @@ def _shown(name: str, held: list[tuple[int | None, float]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """A diagnosed trace. num_threads: those that ran or waited, of which `threads` may have the first only."""
+    """A diagnosed trace. num_threads: those that ran or waited, of which `threads` may have the first only.
+
+    job: what the job that was recorded is called, "" where that is not known.
+    """
 
     view: TraceView
     num_threads: int
     threads: tuple[ThreadReport, ...]
     findings: tuple[Finding, ...]
+    job: str = ""
 
     def worst(self) -> Severity | None:
         """Return the highest severity found; None for no finding."""
@@ -139,6 +143,7 @@ class TraceReport:
         """Return the stable JSON form."""
         trace = self.view.trace
         return {
+            "job": self.job,
             "events": trace.num_events,
             "unparsed": trace.unparsed,
             "lost": trace.lost,
@@ -172,14 +177,14 @@ def _finding(finding: Finding, start_ns: int) -> dict[str, Any]:
     return {**finding.to_dict(), "pool": pool, "worst_ms": worst, **gains}
 
 
-def report_of(view: TraceView, *, top: int | None = None) -> TraceReport:
+def report_of(view: TraceView, *, top: int | None = None, job: str = "") -> TraceReport:
     """Return what a trace says: critical threads first, then who waited longest; `top` threads, None for all."""
     tasks = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
     tasks = tasks[np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))]
     threads = sorted(
         _threads(view, tasks[:top]), key=lambda thread: (not thread.is_critical, -thread.wait_ms_total)
     )
-    return TraceReport(view, len(tasks), tuple(threads), findings_of(view))
+    return TraceReport(view, len(tasks), tuple(threads), findings_of(view), job)
 
 
 def _threads(view: TraceView, tasks: NDArray[np.intp]) -> Iterator[ThreadReport]:

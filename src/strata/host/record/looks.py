@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from strata.host.agent.jobs import job_name
 from strata.host.record import snapshot
 from strata.host.record.census import CensusTaker
 from strata.host.record.interpreter_holders import InterpreterHolders, interpreter_holders
@@ -31,6 +32,7 @@ class ProcessLooks(Witness):
     ) -> None:
         self._work, self._holders, self._numbers, self._is_known = work, holders, numbers, is_known
         self._seen: dict[str, Any] = {}
+        self._job = ""
         self._threads: list[tuple[int, int]] = []
         self._taker, self._sampler = CensusTaker(), SleepSampler()
         self.tell = numbers.tell if numbers is not None else None
@@ -45,6 +47,7 @@ class ProcessLooks(Witness):
         pid = self._work.root_pid
         if not self._seen:
             self._seen = snapshot.take(pid=pid)
+            self._job = job_name(pid) if pid is not None else ""
         self._look_around()
         threads = self._taker.threads_of(pid, critical=self._seen["critical"])
         self._sampler.follow(threads)
@@ -76,6 +79,7 @@ class ProcessLooks(Witness):
         return {
             **(self._seen or snapshot.take(pid=self._work.root_pid)),
             "pid": self._work.root_pid if self._is_known else None,
+            "job": self._job,
             "census": self._taker.looks if self._is_known else [],
             "sleeping": self._sampler.to_list() if self._is_known else [],
             "holding": self._holders.to_list() if self._is_known else [],

@@ -95,7 +95,8 @@ class MachineSnapshot:
     steal: what a hypervisor took meanwhile. census: the processes there were. job: the one that was recorded.
     sleeping: how often threads were found asleep in which call; holding: how often they were found to have their
     interpreter, where. numbers: those in the trace of threads that have
-    another where it was recorded, which all that is here is told in; none where they are the same.
+    another where it was recorded, which all that is here is told in; none where they are the same. job_name: what
+    the job is called, "" where it has no name.
     """
 
     cpus: Cpus | None = None
@@ -107,6 +108,7 @@ class MachineSnapshot:
     sleeping: Mapping[int, Mapping[SleepCall, int]] = field(default_factory=dict)
     holding: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     numbers: Mapping[int, int] = field(default_factory=dict)
+    job_name: str = ""
 
     def clock_offset_ns(self, given_s: float | None) -> int:
         """Return how far a profiler's clock is ahead of the trace's: as given, else by this machine's clocks."""
@@ -139,7 +141,8 @@ def read(path: Path) -> MachineSnapshot:
         holding = holding_of(data.get("holding", []))
         numbers = {int(number): int(here) for number, here in data.get("numbers", {}).items()}
         ahead_ns = int(data["epoch_ahead_ns"])
-        return MachineSnapshot(cpus, ahead_ns, critical, stolen, census, job, sleeping, holding, numbers)
+        name = str(data.get("job") or "")
+        return MachineSnapshot(cpus, ahead_ns, critical, stolen, census, job, sleeping, holding, numbers, name)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

@@ -7,8 +7,8 @@ import pwd
 import select
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +48,27 @@ def behind_sudo(environment: Mapping[str, str], *, user: int) -> User | None:
     groups = tuple(os.getgrouplist(entry.pw_name, int(gid)))
     variables = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
     return User(int(uid), int(gid), groups, variables)
+
+
+@contextmanager
+def acting_as(user: User | None) -> Iterator[None]:
+    """Be a user meanwhile: what root writes for them is theirs, and only where they may. None changes nothing."""
+    if user is None:
+        yield
+        return
+    uid, gid, groups, variables = os.geteuid(), os.getegid(), os.getgroups(), dict(os.environ)
+    os.setgroups(user.groups)
+    os.setegid(user.gid)
+    os.seteuid(user.uid)
+    os.environ.update(user.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
 
 
 class Witness:
