@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import simpy
 from hypothesis import given
@@ -93,7 +94,7 @@ LOADS = st.lists(st.floats(0.0, 1.0), max_size=6)
 def test_the_share_of_one_more_is_that_of_progressive_filling(loads):
     env = simpy.Environment()
     flows = [Flow(None, 1.0, 1.0, limit, 0, env.event()) for limit in (*loads, float("inf"))]
-    assert open_share(loads) == pytest.approx(fair_rates(1.0, flows)[-1], abs=1e-9)
+    assert open_share(np.array(loads)) == pytest.approx(fair_rates(1.0, flows)[-1], abs=1e-9)
 
 
 @examples(60)

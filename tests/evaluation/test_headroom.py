@@ -11,6 +11,7 @@ import pytest
 from strata.evaluation import headroom
 from strata.evaluation.headroom import EndlessJobs, Place
 from strata.evaluation.headroom_bound import Course, most
+from strata.learning.worlds import observe, others
 from strata.training.replan import rules
 from tests.learning.worlds.worlds import pool
 
@@ -30,11 +31,17 @@ def two_plans(pause):
     return SimpleNamespace(pool=pool, row=row, settings=settings, num_envs=1, instance=instance)
 
 
-def course(speeds, ups=None, fills=0.0):
-    """What comes to it; plan 1 uses the one link."""
+def course(speeds, ups=None, cells=((1.0, 0.0),)):
+    """What comes to it; plan 1 uses the one link. cells: (share of speed, share of the link's time)."""
     speeds = np.asarray(speeds)[:, None]
     ups = np.ones(speeds.shape, dtype=bool) if ups is None else ups
-    return Course(speeds, ups, np.full((*speeds.shape, 1), fills), np.ones((len(speeds), 1, 1)))
+    parts, shares = np.array(cells).T
+    return Course(
+        speeds[..., None] * parts,
+        np.tile(shares[:, None], (*speeds.shape, 1, 1)),
+        ups,
+        np.ones((len(speeds), 1, 1)),
+    )
 
 
 def earned(speeds, plans, pause):
@@ -84,8 +91,33 @@ def test_jobs_that_share_a_domain_earn_no_more_together_than_its_devices_do():
 
 def test_jobs_that_share_a_link_earn_no_more_together_than_it_carries():
     speeds = np.tile([0.0, 1.0, 0.2], (STEPS, 1))
-    bound = most(two_plans([[0.3] * 3] * 3), course(speeds, fills=1.0), np.zeros(2, dtype=int))
-    assert bound[0] == pytest.approx((1.0 + 0.2) / 2, rel=0.02)
+    for shared, together in ((0.5, 0.2 + 1.0), (0.9, 0.9 + 0.9)):
+        cells = (1.0, 1.0), (shared, 0.5)
+        bound = most(two_plans([[0.3] * 3] * 3), course(speeds, cells=cells), np.zeros(2, dtype=int))
+        assert bound[0] == pytest.approx(together / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["noise", "outages"])
+def test_what_a_job_has_in_the_world_is_in_some_cell_of_its_plan(name):
+    """It is no faster than the cell says, and has no less of any link."""
+    world, rng = EndlessJobs(pool(), Place(name, 4, 3)), np.random.default_rng(0)
+    world.reset(rng)
+    shared = 0
+    for _ in range(40):
+        course, envs, row = Course.now(world), world.envs[:, None], world.row[:, :4]
+        plan = rng.integers(pool().num_options, size=row.shape)
+        is_lost = ((pool().needs[row, plan] > 0) & ~world.up[:, None]).any(axis=-1)
+        world.jobs.plan[:, :4] = plan = np.where(pool().exists[row, plan] & ~is_lost, plan, 0)
+        users = world.users()
+        real = pool().reference_s[row] / world._step_s(row, plan)  # (N, J)
+        pair = pool().pair[row, plan]  # (N, J, l)
+        has = np.where(pair < pool().num_pairs, 1 / users[envs[..., None], pair].clip(1), np.inf)
+        is_fast = course.speeds[0][envs, plan] >= real[..., None] * (1 - 1e-6)  # (N, J, G)
+        is_enough = (course.shares[0][envs, plan] <= has[:, :, None] + 1e-6).all(axis=-1)
+        assert ((is_fast & is_enough).any(axis=-1) | (plan == 0)).all()
+        shared += int((has < 1).any(axis=-1).sum())
+        world.step(plan[:, 0], rng)
+    assert shared > 50
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +157,30 @@ def test_links_change_as_fast_for_many_jobs_as_for_one():
         step = np.full((3, 3), (1 - short) / 2)
         np.fill_diagonal(step, short)
         assert np.linalg.matrix_power(step, 16)[0, 0] == pytest.approx(stay)
+
+
+def test_what_others_lose_by_an_option_is_what_the_world_takes_from_them():
+    world, rng = EndlessJobs(pool(), Place("regimes", 4, 3)), np.random.default_rng(0)
+    world.reset(rng)
+    taken = 0
+    for _ in range(30):
+        own, beside = observe.options(world), others.options(world)
+        plan = world.jobs.plan[world.envs, world.turn].copy()
+        picks = rules.random(rng)(own)
+        earned = []
+        for pick in (plan, picks):
+            world.jobs.plan[world.envs, world.turn] = pick
+            row, runs = world.row[:, :4], world.jobs.plan[:, :4] > 0
+            runs[world.envs, world.turn] = False
+            speeds = pool().reference_s[row] / world._step_s(row, world.jobs.plan[:, :4])
+            earned.append(np.where(runs, speeds, 0.0).sum(axis=1))
+        world.jobs.plan[world.envs, world.turn] = plan
+        weighed = (beside.value - own.value)[world.envs, picks, 0]
+        runs = own.current >= 0
+        assert weighed[runs] == pytest.approx((earned[1] - earned[0])[runs])
+        taken += int((weighed[runs] < -1e-6).sum())
+        world.step(picks, rng)
+    assert taken
 
 
 def test_a_policy_that_is_the_fixed_rule_closes_nothing(monkeypatch):

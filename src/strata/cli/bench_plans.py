@@ -142,8 +142,9 @@ def astra(table: str, output: str) -> None:
 def control(quick: bool, output: str) -> None:
     """Time the scheduler's loop: decisions a second, from observation to decision, memory, starts, a week of jobs.
 
-    Simulated domains, the exact rule, plans inside one domain. A step takes in what every domain and the links of
-    one of them report, and decides anew on every running job. The week has no events but those of its jobs.
+    Simulated domains, the exact rule, plans inside one domain: a step takes in what every domain and the links of
+    one of them report, and decides anew on every running job. Then hi-ppo and jobs over two domains each, where
+    every link reports. The week has no events but those of its jobs.
 
     \b
     strata bench control --quick

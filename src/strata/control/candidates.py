@@ -30,7 +30,7 @@ from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales
 from strata.training.plan.planner import problem_of
 from strata.training.plan.shortlist.selection import shortlist
-from strata.training.replan.response import PlanResponse
+from strata.training.replan.response import PlanResponse, pair_numbers
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
 
@@ -77,6 +77,7 @@ class Candidates:
         self._times_s: dict[tuple[int, tuple[float, ...]], float] = {}
         self.model = StepModel(fleet, job)
         self.with_plan = lru_cache(maxsize=4)(self._with_plan)
+        self._response = lru_cache(maxsize=MOST_PLANS)(lambda plan: PlanResponse.of(self.model, (plan,)))
         self.moves_s = lru_cache(maxsize=_REMEMBERED)(self._moves_s)
         self._sent_s = lru_cache(maxsize=_REMEMBERED)(partial(sent_s, self.model))
 
@@ -203,6 +204,21 @@ class Candidates:
             return rates
         least = np.where(self._holders, np.maximum(speeds, SLOWEST), np.inf).min(axis=1)  # [P]
         return np.asarray(rates / (1 + rates * (1 / least - 1) * self._compute_s))
+
+    def rates_of(self, plan: TrainingPlan, links: Sequence[int], factors: Floats) -> Floats:
+        """Return steps a second [S] of one plan with these links [l] at shares [S, l] of their bandwidth, others
+        as stated: in closed form (`PlanResponse`), a pair of domains as its slower direction.
+        """
+        states = np.ones((len(factors), self._numbers.max() + 1))
+        for number, column in zip(self._numbers[links].tolist(), factors.T, strict=True):
+            states[:, number] = np.minimum(states[:, number], np.maximum(column, SLOWEST))
+        return 1 / self._response(plan).step_s(states)[:, 0]
+
+    @cached_property
+    def _numbers(self) -> Ints:
+        """[L]: the number of the pair of domains that each link joins (`pair_numbers`)."""
+        numbers = pair_numbers(len(self.fleet.domains))
+        return np.array([numbers[self.fleet.index(a), self.fleet.index(b)] for a, b in self.pairs])
 
     def loads(self, plan: TrainingPlan, factors: tuple[float, ...]) -> Mapping[int, float]:
         """Return the share of each link's time that a plan fills where no other job sends, by number of the link.

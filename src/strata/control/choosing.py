@@ -68,12 +68,14 @@ def choice(
         reason = Reason("waits-for-devices", job.spec.name, {"devices": least})
         return _decided(job, now_s, None, (reason,), (), state)
     restart_s, history = job.restart_s, measured.seen_by(job.spec.name)
-    outlook = outlook_of(candidates, history, current=index, interval_s=interval_s, restart_s=restart_s)
-    if index >= 0 and not legal[index]:  # what it runs on is gone or drained: the choice is anew
-        outlook = outlook_of(candidates, history, current=-1, interval_s=interval_s, restart_s=restart_s)
+    is_anew = index < 0 or not legal[index]  # what it runs on is gone or drained
+    outlook = outlook_of(
+        candidates, history, current=-1 if is_anew else index, interval_s=interval_s, restart_s=restart_s,
+        beside=lambda: measured.beside(job.spec.name, candidates, current),
+    )  # fmt: skip
     pick = choose(outlook, legal) if legal.any() else -1
     if index < 0 <= pick:
-        alike = legal & (outlook.gain >= (1 - ALIKE) * outlook.gain[pick])
+        alike = legal & (np.abs(outlook.gain - outlook.gain[pick]) <= ALIKE * outlook.gain[pick])
         pick = int(np.where(alike, room.left(candidates), np.inf).argmin())
     reasons = (_reason(candidates, outlook, pick, index, job), *woken)
     return _decided(

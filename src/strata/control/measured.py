@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
@@ -27,6 +28,7 @@ class Measured:
     def __init__(self, state: Snapshot, plans: Callable[[Fleet, JobSpec], Candidates]) -> None:
         self._state, self._plans = state, plans
         self._seen: dict[bytes, History] = {}
+        self._beside: dict[tuple[Candidates, TrainingPlan | None], Floats | None] = {}
 
     def with_plan(self, job: str, plan: TrainingPlan) -> Measured:
         """Return the same where a job goes to another plan: who decides after it reckons with that.
@@ -41,6 +43,7 @@ class Measured:
         result._running = {name: item for name, item in self._running.items() if name != job}
         if len(plan.domains) > 1:
             result._running[job] = known, plan
+        result._beside = {}
         return result
 
     def seen_by(self, job: str) -> History:
@@ -62,6 +65,33 @@ class Measured:
             for link, load in known.loads(plan, self._levels).items():
                 total[link] += load
         return total
+
+    def beside(self, job: str, candidates: Candidates, current: TrainingPlan | None) -> Floats | None:
+        """Return [P] what the other jobs on the links of a job's plans earn together beside each of these, in
+        shares of their best nominal rates, with links at their levels; None where there is no other job.
+
+        current: the plan in use; jobs of one kind on one plan cost others the same.
+        """
+        if not self._running.keys() - {job}:
+            return None
+        key = candidates, current
+        if key not in self._beside:
+            self._beside[key] = self._earned_beside(job, candidates)
+        return self._beside[key]
+
+    def _earned_beside(self, job: str, candidates: Candidates) -> Floats | None:
+        own = np.zeros((len(candidates.plans), len(self._levels)))
+        for plan, row in zip(candidates.plans, own, strict=True):
+            for link, load in candidates.loads(plan, self._levels).items():
+                row[link] = load
+        touched = sorted(self._shares.users(np.flatnonzero(own.any(axis=0)).tolist()) - {job})
+        if not touched:
+            return None
+        result, levels = np.zeros(len(own)), np.array(self._levels)
+        for (known, plan), names in _alike(touched, self._running).items():
+            links, shares = self._shares.beside(names[0], job, own)
+            result += len(names) * known.rates_of(plan, links, shares * levels[links]) / known.nominal.max()
+        return result
 
     @cached_property
     def _levels(self) -> tuple[float, ...]:
@@ -90,3 +120,13 @@ class Measured:
             if (known, plan) not in alike:
                 alike[known, plan] = known.loads(plan, self._levels)
         return Shares(len(self._levels), {job: alike[key] for job, key in self._running.items()})
+
+
+def _alike(
+    jobs: Sequence[str], running: Mapping[str, tuple[Candidates, TrainingPlan]]
+) -> dict[tuple[Candidates, TrainingPlan], list[str]]:
+    """Return which jobs run the same plan of the same candidates: others cost them the same."""
+    result: dict[tuple[Candidates, TrainingPlan], list[str]] = defaultdict(list)
+    for name in jobs:
+        result[running[name]].append(name)
+    return result

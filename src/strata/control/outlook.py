@@ -6,7 +6,8 @@ candidate uses are looked at, those of the plan in use no more than others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -25,7 +26,13 @@ MOST_ROWS: Final = 96
 AHEAD: Final = 6
 """Decisions looked ahead at: what is still better then can be gone to then."""
 
+NOW_AND_BEFORE: Final = 2
+"""Decisions that `Moment.first` is the worth of."""
+
 _MOST_MOMENTS: Final = 1024
+
+
+Beside = Callable[[], Floats | None]
 
 
 class History:
@@ -84,7 +91,9 @@ class Outlook:
     """P plans at one decision of a job.
 
     now, ahead, rho, rollouts: see `Moment`. cost, gain [P]: from the plan in use; where there is none the gain is
-    `Moment.first`. current: -1 for none yet.
+    what it is worth to who has none. current: -1 for none yet. beside: what other jobs earn beside each plan [P],
+    in shares of their best nominal rates; it answers None where no other job shares a link. others [P]: of that,
+    what counts for this job (`together`).
     """
 
     now: Floats
@@ -94,6 +103,16 @@ class Outlook:
     rho: Floats
     current: int
     rollouts: Rollouts
+    beside: Beside
+    others: Floats | float = 0.0
+
+    def together(self) -> Outlook:
+        """Return the same where what a plan takes from other jobs is a loss of this one's."""
+        others = self.beside()
+        if others is None:
+            return self
+        others = others - (others.min() if self.current < 0 else others[self.current])
+        return replace(self, others=others, rollouts=replace(self.rollouts, others=others))
 
     def options(self, legal: Bools) -> Options:
         """Return the same as one decision for rules and learned policies."""
@@ -103,6 +122,7 @@ class Outlook:
         links[0, :, 2] = links[0, :, 3] = self.rho
         value = np.maximum(self.ahead[list(HORIZONS)].T, 0.0)
         value[:, 0] = self.now
+        value += np.reshape(self.others, (-1, 1))
         cost = np.where(np.isfinite(self.cost), self.cost, 1e3)
         return Options(
             value=value[None],
@@ -115,8 +135,9 @@ class Outlook:
 
 
 def outlook_of(
-    candidates: Candidates, history: History, *, current: int, interval_s: float, restart_s: float | None = None
-) -> Outlook:
+    candidates: Candidates, history: History, *, current: int, interval_s: float, restart_s: float | None = None,
+    beside: Beside = lambda: None,
+) -> Outlook:  # fmt: skip
     """Return the outlook of a job's plans.
 
     history: of the links in the order of `candidates.pairs`, one row at least.
@@ -125,9 +146,12 @@ def outlook_of(
     """
     restart_s = RESTART_S if restart_s is None else restart_s
     last = _latest(candidates, history, interval_s=interval_s, restart_s=restart_s)
-    none = np.zeros(len(last.now))
-    cost, gain = (none, last.first) if current < 0 else (last.cost[current], last.gain[current])
-    return Outlook(last.now, last.ahead, cost, gain, last.rho, current, last.rollouts)
+    if current < 0:
+        cost, others = np.zeros(len(last.now)), beside()
+        gain = last.first if others is None else last.first + NOW_AND_BEFORE * (others - others.min())
+    else:
+        cost, gain = last.cost[current], last.gain[current]
+    return Outlook(last.now, last.ahead, cost, gain, last.rho, current, last.rollouts, beside)
 
 
 def _latest(candidates: Candidates, history: History, *, interval_s: float, restart_s: float) -> Moment:

@@ -78,10 +78,11 @@ def learned(policy: HiPpoPolicy) -> Choose:
     """Return Hi-PPO's inter-domain agent on the outlook, held to what would come of its pick (`rollouts`).
 
     What a fixed margin would do is left only where that is surely worth more; its pick is taken where it is worth
-    as much as the best.
+    as much as the best. What a plan takes from other jobs on its links counts as if this one lost it.
     """
 
     def choose(outlook: Outlook, legal: Bools) -> int:
+        outlook = outlook.together()
         margin = hysteresis(outlook, legal)
         if margin < 0 or outlook.current < 0:
             return exact(outlook, legal)

@@ -36,6 +36,7 @@ class Rollouts:
     past [T, P]: what each earned at every decision, the last row now, and rows of what it usually earns, which
     count as if measured. level [P]: expected now. rho [P]: chance that a level lasts. pauses [T, P, P]: decisions
     that switches took then, nominal [P, P]: where links are as stated; inf where weights cannot be moved.
+    others [P]: what other jobs earn beside each plan at every decision, from when it is gone to.
     """
 
     past: Floats
@@ -44,6 +45,7 @@ class Rollouts:
     rho: Floats
     pauses: Floats
     nominal: Floats
+    others: Floats | float = 0.0
 
     def earned(self, current: int, legal: Bools) -> Floats:
         """Return what going from a plan to each earns, [P, FUTURES]; -inf to where it cannot go."""
@@ -54,11 +56,12 @@ class Rollouts:
         usual = np.concatenate([self.past, self.usual]).mean(axis=0)
         plans = np.tile(np.arange(count)[:, None], (1, FUTURES))
         left = np.tile(np.where(np.isfinite(pause), pause, NEVER)[:, None], (1, FUTURES))
-        each, sums = np.arange(FUTURES)[None], np.zeros((count, FUTURES))
+        each, sums, others = np.arange(FUTURES)[None], np.zeros((count, FUTURES)), np.zeros(count) + self.others
         for decision, (now, row) in enumerate(zip(rates, rows, strict=True)):  # now: (FUTURES, P), row: (FUTURES,)
             if decision:
                 later = every[row[None], plans]  # (P, FUTURES, P)
-                worth = now[None] - now[each, plans][..., None] - MARGIN * later * np.maximum(now, usual)
+                both = now + others
+                worth = both[None] - both[each, plans][..., None] - MARGIN * later * np.maximum(now, usual)
                 worth = np.where(legal, worth, -np.inf)
                 to = worth.argmax(axis=2)
                 goes = (worth.max(axis=2) > 0) & (to != plans)
@@ -66,7 +69,7 @@ class Rollouts:
                     np.where(goes, np.take_along_axis(later, to[..., None], 2)[..., 0], left),
                     np.where(goes, to, plans),
                 )
-            sums += now[each, plans] * np.maximum(0.0, 1 - left)
+            sums += now[each, plans] * np.maximum(0.0, 1 - left) + others[plans]
             left = np.maximum(0.0, left - 1)
         can_go = np.isfinite(pause) & (legal | (np.arange(count) == current))
         return np.where(can_go[:, None], sums, -np.inf)

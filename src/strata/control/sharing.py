@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -20,19 +19,17 @@ GRAIN: Final = 16
 of the links serves again where the others' loads changed a little."""
 
 
-def open_share(loads: Iterable[float]) -> float:
-    """Return the share of a link that is open to one more job beside others that would fill `loads` of it alone.
+def open_share(loads: Floats) -> Floats:
+    """Return the share of a link [...] that is open to one more job beside others that would fill `loads` [..., n]
+    of it alone; 0 for one that does not send over it.
 
     The level s of sum(min(load, s)) + s = 1 (progressive filling: Bertsekas, Gallager, Data Networks, §6.5.2): who
     needs less than an equal share leaves the rest to the others. With the k smallest loads served the others get
     (1 - their sum) / (n + 1 - k) each; s is the largest of these.
     """
-    smallest_first = sorted(loads)
-    left, num_left, share = 1.0, len(smallest_first) + 1, 0.0
-    for load in (*smallest_first, 0.0):
-        share = max(share, left / num_left)
-        left, num_left = left - load, num_left - 1
-    return share
+    count = loads.shape[-1]
+    left = 1 - np.cumsum(np.sort(loads, axis=-1), axis=-1)
+    return np.asarray((left / np.arange(count, 0, -1)).max(axis=-1, initial=1 / (count + 1)))
 
 
 class Shares:
@@ -67,9 +64,27 @@ class Shares:
             result._newcomer[link] = result._share(link)
         return result
 
+    def users(self, links: Iterable[int]) -> set[str]:
+        """Return the jobs that send over some of these links."""
+        return {job for link in links for job in self._on.get(link, ())}
+
+    def beside(self, job: str, other: str, loads: Floats) -> tuple[list[int], Floats]:
+        """Return the links [l] of a job, and its shares of them [P, l] where another job puts loads [P, L] on all
+        links instead of its own.
+        """
+        links = list(self._loads[job])
+        third = sorted(self.users(links) - {job, other})
+        rest = np.array([[self._on[link].get(name, 0.0) for name in third] for link in links])  # [l, n]
+        every = np.concatenate([np.tile(rest, (len(loads), 1, 1)), loads[:, links, None]], axis=2)
+        return links, _in_grains(every)
+
     def _share(self, link: int, *, without: str | None = None) -> float:
-        others = [load for job, load in self._on[link].items() if job != without]
-        return max(1 / (len(others) + 1), math.floor(GRAIN * open_share(others) + 1e-9) / GRAIN)
+        return float(_in_grains(np.array([load for job, load in self._on[link].items() if job != without])))
+
+
+def _in_grains(loads: Floats) -> Floats:
+    equal = 1 / (np.count_nonzero(loads, axis=-1) + 1)
+    return np.asarray(np.maximum(equal, np.floor(GRAIN * open_share(loads) + 1e-9) / GRAIN))
 
 
 def sent_s(model: StepModel, plan: TrainingPlan) -> dict[Pair, float]:

@@ -17,7 +17,7 @@ from strata.arrays import Floats, Ints
 from strata.evaluation.headroom_bound import Course, most
 from strata.learning.curriculum import EVALUATION, stream
 from strata.learning.tables.table import Choose
-from strata.learning.worlds import observe
+from strata.learning.worlds import observe, others
 from strata.learning.worlds.jobs import Chance
 from strata.learning.worlds.pool import Pool, make_pool
 from strata.learning.worlds.settings import PRESETS, WorldSettings
@@ -55,7 +55,7 @@ LINKS: Final = {
 
 SEVERAL: Final = {1: tuple(LINKS)[:-1], 4: ("noise", "regimes", "outages", "stale probes", "arriving jobs"),
                   16: ("regimes", "arriving jobs")}  # fmt: skip
-FEW: Final = {1: SEVERAL[1], 4: ("regimes", "arriving jobs")}
+FEW: Final = {1: SEVERAL[1], 4: ("regimes", "arriving jobs"), 16: ("regimes",)}
 """What is looked at by number of jobs: all of it, and what takes two minutes."""
 
 FEW_DOMAINS: Final = (4, 8)
@@ -126,7 +126,8 @@ def measure(policy: Choose, *, is_whole: bool, advance: Callable[[float], None])
     for number, (place, pool) in enumerate(_with_pools(places)):
         numbers = (place.domains, place.jobs, list(LINKS).index(place.name))
         seed = int(stream(0, EVALUATION, *numbers).integers(2**31))
-        earned.append({name: _earned(pool, place, rule, seed) for name, rule in _rules(policy).items()})
+        each = {name: _earned(pool, place, rule, seed) for name, rule in _rules().items()}
+        earned.append({**each, "hi_ppo": _earned(pool, place, policy, seed, sees_others=place.jobs > 1)})
         bounds.append(_bound(pool, place, seed))
         advance((number + 1) / len(places))
     fixed = max(MARGINS, key=lambda margin: sum(float(each[_margin(margin)].mean()) for each in earned))
@@ -177,10 +178,10 @@ def _span(steps: int) -> str:
     return f"span {steps}"
 
 
-def _rules(policy: Choose) -> dict[str, Choose]:
+def _rules() -> dict[str, Choose]:
     margins = {_margin(margin): rules.hysteresis(margin) for margin in MARGINS}
     spans = {_span(steps): rules.mpc(steps) for steps in SPANS}
-    return {"never": rules.keep, **margins, **spans, "exact_every_time": rules.myopic, "hi_ppo": policy}
+    return {"never": rules.keep, **margins, **spans, "exact_every_time": rules.myopic}
 
 
 def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
@@ -197,14 +198,15 @@ def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
     }
 
 
-def _earned(pool: Pool, place: Place, choose: Choose, seed: int) -> Floats:
-    """Return what a rule earns a job and step in each episode."""
+def _earned(pool: Pool, place: Place, choose: Choose, seed: int, *, sees_others: bool = False) -> Floats:
+    """Return what a rule earns a job and step in each episode. sees_others: what a plan costs other jobs."""
     world, rng = EndlessJobs(pool, place), np.random.default_rng(seed)
     world.reset(rng)
     steps = world.settings.episode_steps
     total = np.zeros(world.num_envs)
     for _ in range(steps):
-        total += world.step(choose(observe.options(world)), rng).reward[:, 0]
+        options = others.options(world) if sees_others else observe.options(world)
+        total += world.step(choose(options), rng).reward[:, 0]
     return total / steps
 
 

@@ -24,6 +24,11 @@ ROUNDS: Final = 60
 STEADY_ROUNDS: Final = 20
 """Rounds of prices, and of these the first ones, in which a price is the same at all steps."""
 
+USERS: Final = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 11, 16)
+"""Of a plan's narrowest link: where cells of its step time end."""
+
+_SLACK: Final = 1e-6
+
 PACE: Final = 0.1
 """Of prices: in what a job earns a step at its reference, for each job."""
 
@@ -32,30 +37,34 @@ PACE: Final = 0.1
 class Course:
     """What comes, T steps of N environments with P plans a job over l links of Q (the last one is padding).
 
-    speeds [T, N, P]: of each plan with all links its own, relative to its reference; 0 where a domain is gone.
-    ups [T, N, P]: whether all its domains are there. fills [T, N, P, l]: share of a link's time that it takes at
-    least, for a speed of 1. there [T, N, K]: share of each domain's devices.
+    A plan is in one of G cells, by how long a step takes. speeds [T, N, P, G]: the most in a cell, relative to the
+    reference; 0 where a domain is gone. shares [T, N, P, G, l]: of each link's time, the least it has there.
+    ups [T, N, P]: whether all its domains are there. there [T, N, K]: share of each domain's devices.
     """
 
     speeds: Floats
+    shares: Floats
     ups: Bools
-    fills: Floats
     there: Floats
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return a course of several steps."""
-        columns = ([getattr(part, name) for part in parts] for name in ("speeds", "ups", "fills", "there"))
+        columns = ([getattr(part, name) for part in parts] for name in ("speeds", "shares", "ups", "there"))
         return cls(*(np.concatenate(column) for column in columns))
 
     @classmethod
     def now(cls, world: World) -> Self:
         """Return the step of a world that comes next.
 
-        Of n users of a link each has 1 / n of it, where a step takes A + n (a + m) / f + y - O or longer, and
-        A + n a / f or longer (`response.py`): n times a / f + max(0, m / f - max(0, O - y - A)) or longer.
+        Of n users of a link each has 1 / n of it, whatever they need. With n users of link l and one of each other
+        of a plan's links a step takes T_l(n) = T(1) + (n - 1) a / f + X(n) - X(1) with
+        X(n) = max(0, max(n m / f, M) + y - O) and M the largest m / f of its links (`response.py`); with more
+        users elsewhere no less. So a step that takes less than U has no more than N(U) users on each of its links,
+        and 1 / N(U) or more of each; and what it sends takes (a + max(0, m - max(0, O - y - A))) / f of U or more.
+        Cells end where USERS are on the narrowest link.
         """
-        pool, row = world.pool, world.row[:, 0]
+        pool, row, slots = world.pool, world.row[:, 0], world.slots
         inverse = np.zeros((world.num_envs, pool.num_pairs + 1))
         lateness = np.zeros_like(inverse)
         inverse[:, :-1], lateness[:, :-1] = 1 / world.links.factor, world.links.lateness
@@ -64,17 +73,33 @@ class Course:
         lag = pool.lag_s[row]
         if world.settings.latency_half_width:
             lag = lag * late.max(axis=-1)
-        compute, hidden, steady, serial = (
-            table[row] for table in (pool.compute_s, pool.hidden_s, pool.steady_s, pool.serial_s)
-        )
-        step = step_s(compute, hidden, serial, steady, pool.wait_s[row] * late, lag, each)
         is_up = ~((pool.needs[row] > 0) & ~world.up[:, None]).any(axis=2)
-        reference = pool.reference_s[row, None]
-        hides = np.maximum(0.0, hidden - lag - np.where(pool.exists[row], compute, 0.0))
-        fills = (serial * each + np.maximum(0.0, steady * each - hides[..., None])) / reference[..., None]
+        runs = pool.exists[row] & is_up & np.isfinite(pool.compute_s[row])
+        compute, hidden = np.where(runs, pool.compute_s[row], 1.0), pool.hidden_s[row]
+        serial, steady = pool.serial_s[row], pool.steady_s[row]
+        alone = step_s(compute, hidden, serial, steady, pool.wait_s[row] * late, lag, each)[..., None]
+        crossing, waits = serial * each, steady * each  # (N, P, l)
+        widest, hides = waits.max(axis=-1, keepdims=True), (hidden - lag)[..., None]
+        exposed = np.maximum(0.0, widest - hides)
+        narrow = (crossing + waits).argmax(axis=-1)[..., None]
+        a, m = (np.take_along_axis(table, narrow, axis=-1) for table in (crossing, waits))  # (N, P, 1)
+        users = np.array(USERS[: int(np.searchsorted(USERS, slots)) + 1], dtype=np.float64)
+        times = alone + (users - 1) * a + np.maximum(0.0, np.maximum(users * m, widest) - hides) - exposed
+        ends = times[..., 1:, None]  # (N, P, G - 1, 1)
+        over = ends - alone[..., None]
+        crossing, waits = crossing[:, :, None], waits[:, :, None]
+        idle = np.maximum(0.0, hidden - lag - compute)[..., None, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_crossing = np.where(crossing > 0, 1 + over / crossing, np.inf)
+            room = over + (exposed + hides)[..., None] + crossing
+            by_waits = np.where(crossing + waits > 0, room / (crossing + waits), np.inf)
+        most = np.floor(np.minimum(by_crossing, by_waits) + _SLACK).clip(1, slots)  # (N, P, G - 1, l)
+        least = np.concatenate([1 / most, np.full((*most.shape[:2], 1, most.shape[3]), 1 / slots)], axis=2)
+        least[:, :, :-1] = np.maximum(least[:, :, :-1], (crossing + np.maximum(0.0, waits - idle)) / ends)
+        shares = np.where(runs[..., None, None], least, 0.0).astype(np.float32)
+        speeds = np.where(runs[..., None], pool.reference_s[row, None, None] / times, 0.0)
         there = world.up * (pool.devices[world.instance] > 0)
-        speeds = np.where(pool.exists[row] & is_up, reference / step, 0.0)
-        return cls(speeds[None], is_up[None], fills[None], there[None].astype(np.float64))
+        return cls(speeds[None], shares[None], is_up[None], there[None].astype(np.float64))
 
 
 def most(world: World, course: Course, arrivals: Ints) -> Floats:
@@ -86,12 +111,12 @@ def most(world: World, course: Course, arrivals: Ints) -> Floats:
     squares = [np.zeros_like(devices), np.zeros_like(links)]
     bound = np.full(world.num_envs, np.inf)
     for number in range(ROUNDS if jobs > 1 else 1):
-        value, picks = plans.best(devices, links)
+        value, picks, cells = plans.best(devices, links)
         paid = (devices * course.there).sum(axis=(0, 2)) + links.sum(axis=(0, 2))
         bound = np.minimum(bound, counts @ value[starts].max(axis=2) + paid)
         if jobs == 1:
             break
-        used, filled = plans.taken(starts, counts, value[starts].argmax(axis=2), picks)
+        used, filled = plans.taken(starts, counts, value[starts].argmax(axis=2), picks, cells)
         left = [course.there - used, 1 - filled]
         left[1][..., -1] = 0.0  # padding
         if number == STEADY_ROUNDS:
@@ -110,7 +135,7 @@ class _Plans:
     def __init__(self, world: World, course: Course) -> None:
         pool, row, settings = world.pool, world.row[:, 0], world.settings
         self.course = course
-        self.steps, self.envs, self.plans = course.speeds.shape
+        self.steps, self.envs, self.plans, _ = course.speeds.shape
         pause = np.where(pool.moves[row], pool.moved_s[row] + settings.restart_s, 0.0) / settings.interval_s
         pause[:, 0, 1:], pause[:, 1:, 0] = np.inf, np.inf  # waiting is no way, and nobody goes back to it
         for by in range(1, self.plans):
@@ -122,16 +147,18 @@ class _Plans:
         self.pair, self.links = pool.pair[row], pool.num_pairs + 1
         self.takes = pool.needs[row] / np.maximum(pool.devices[world.instance], 1)[:, None]
 
-    def best(self, devices: Floats, links: Floats) -> tuple[Floats, Ints]:
-        """Return what a job earns at most from each step and plan on [T + 2, N, P] and the plan to go to.
+    def best(self, devices: Floats, links: Floats) -> tuple[Floats, Ints, Ints]:
+        """Return what a job earns at most from each step and plan on [T + 2, N, P], and the plan to go to and the
+        cell of each plan to be in for it [T, N, P].
 
         Devices are paid for from the step on in which weights have moved, links as far as they are used.
         """
         course, steps, envs, plans = self.course, self.steps, self.envs, self.plans
         env, plan = np.arange(envs)[:, None, None], np.arange(plans)
-        dear = (links[:, env, self.pair] * course.fills).sum(axis=-1)
+        price = links[:, env, self.pair].astype(np.float32)
+        net = course.speeds - np.einsum("tnpl,tnpgl->tnpg", price, course.shares)
         none = np.zeros((1, envs, plans))
-        earned = np.concatenate([course.speeds * (1 - dear), none])
+        earned = np.concatenate([net.max(axis=-1), none])
         held = np.concatenate([np.einsum("tnk,npk->tnp", devices, self.takes), none])
         value, picks = np.zeros((steps + 2, envs, plans)), np.zeros((steps, envs, plans), dtype=np.int64)
         for step in reversed(range(steps)):
@@ -141,9 +168,9 @@ class _Plans:
             worth = earned[begin, env, plan] * (1 - (takes - full)) - held[begin, env, plan]
             worth += value[begin + 1, env, plan]
             picks[step], value[step] = worth.argmax(axis=2), worth.max(axis=2)
-        return value, picks
+        return value, picks, net.argmax(axis=-1)
 
-    def taken(self, starts: Ints, counts: Ints, first: Ints, picks: Ints) -> tuple[Floats, Floats]:
+    def taken(self, starts: Ints, counts: Ints, first: Ints, picks: Ints, cells: Ints) -> tuple[Floats, Floats]:
         """Return the shares of domains' devices [T, N, K] and of links' time [T, N, Q + 1] that jobs take.
 
         counts [G]: of jobs that begin at `starts` [G] on plans `first` [G, N].
@@ -161,7 +188,7 @@ class _Plans:
             some = begin < steps
             begin, env, to, many = begin[some], env[some], to[some], counts[group[some]]
             np.add.at(used, (begin, env), self.takes[env, to] * many[:, None])
-            trained = course.speeds[begin, env, to] * (1 - takes[some] % 1) * many
+            awake = (1 - takes[some] % 1) * many
             where = begin[:, None], env[:, None], self.pair[env, to]
-            np.add.at(filled, where, trained[:, None] * course.fills[begin, env, to])
+            np.add.at(filled, where, awake[:, None] * course.shares[begin, env, to, cells[begin, env, to]])
         return used, filled

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
 
-from strata.control.candidates import Candidates
+from strata.control.candidates import MOST_PLANS, Candidates
 from strata.control.core import Scheduler
 from strata.control.policies import PolicyName, choose_by
 from strata.control.replay import run
@@ -26,6 +27,9 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.schema import load_job
 
 SIZES: Final = ((10, 100), (100, 1000))
+SHARING: Final = (10, 16)
+"""Domains, and jobs that share links."""
+
 OBSERVATIONS: Final = 1_000_000
 STARTS: Final = 100
 WEEK_S: Final = 7 * 86400.0
@@ -41,6 +45,7 @@ def measure(
         for done, (domains, jobs) in enumerate(sizes):
             decided.append(_decisions(domains, jobs))
             advance(done + 1)
+        decided.append(_decisions(*SHARING, is_shared=True))
     fleet, training, scheduler = _world(10)
     document = {
         "apiVersion": "strata/v1alpha1", "kind": "TrainingJob", "model": "opt-350m",
@@ -58,13 +63,14 @@ def measure(
 def show(data: dict[str, Any]) -> Shown:
     """Yield what `measure` returned for people."""
     yield rows(
-        ("domains", "jobs", "decisions/s", "step p50", "step p99"),
+        ("plans over", "domains", "jobs", "decisions/s", "step p50", "step p99", "of CPU"),
         [
-            (str(row["domains"]), str(row["jobs"]), f"{row['decisions_per_s']:,.0f}",
-             *(f"{row[key] * 1e3:,.1f} ms" for key in ("p50_s", "p99_s")))
+            ("two domains" if row["is_shared"] else "one domain", str(row["domains"]), str(row["jobs"]),
+             f"{row['decisions_per_s']:,.0f}",
+             *(f"{row[key] * 1e3:,.1f} ms" for key in ("p50_s", "p99_s", "cpu_p99_s")))
             for row in data["decisions"]
         ],
-        right=range(5),
+        right=range(1, 7),
     )  # fmt: skip
     kept, start, week = data["memory"], data["start"], data["week"]
     yield (
@@ -82,26 +88,31 @@ def show(data: dict[str, Any]) -> Shown:
     )
 
 
-def _decisions(domains: int, jobs: int) -> dict[str, Any]:
-    """Time steps in which every running job decides anew, one domain's links being measured before each."""
-    fleet, training, scheduler = _world(domains)
+def _decisions(domains: int, jobs: int, *, is_shared: bool = False) -> dict[str, Any]:
+    """Time steps in which every running job decides anew, one domain's links being measured before each.
+
+    is_shared: jobs over two domains each, under hi-ppo, and every link comes to another level before each step.
+    """
+    fleet, training, scheduler = _shared_world(domains) if is_shared else _world(domains)
     sites, snapshot = SimulatedSites(fleet), Snapshot(fleet)
     inbox: list[Observation] = [Submitted(spec) for spec in _specs(jobs, training, steps=10**9)]
-    times, made = [], 0
+    times, cpu, made = [], [], 0
+    low, high = (0.15, 1.0) if is_shared else (0.7, 1.3)
     rng = np.random.default_rng(0)
     for tick in range(24):
         source = fleet.domains[tick % domains].name
-        pairs = [pair for pair in fleet.links if pair[0] == source]
+        pairs = [pair for pair in fleet.links if is_shared or pair[0] == source]
         now_s = tick * scheduler.interval_s
         sites.advance(now_s)
         inbox += [
-            LinkSeen(*pair, now_s, fleet.links[pair].bandwidth_bytes_per_s * rng.uniform(0.7, 1.3))
+            LinkSeen(*pair, now_s, fleet.links[pair].bandwidth_bytes_per_s * rng.uniform(low, high))
             for pair in pairs
         ]
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         outcome = scheduler.step(replace(snapshot, inbox=(*inbox, *sites.observe())), now_s)
         if tick >= 4:  # the first ones start jobs and time plans
             times.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - began_cpu)
             made += len(outcome.decisions)
         snapshot, inbox = outcome.snapshot, []
         for action in outcome.actions:
@@ -110,8 +121,9 @@ def _decisions(domains: int, jobs: int) -> dict[str, Any]:
             elif isinstance(action, Stop):
                 sites.stop(action.attempt, action.domain)
     return {
-        "domains": domains, "jobs": jobs, "running": len(snapshot.live), "decisions_per_s": made / sum(times),
-        "p50_s": float(np.percentile(times, 50)), "p99_s": float(np.percentile(times, 99)),
+        "domains": domains, "jobs": jobs, "is_shared": is_shared, "running": len(snapshot.live),
+        "decisions_per_s": made / sum(times), "p50_s": float(np.percentile(times, 50)),
+        "p99_s": float(np.percentile(times, 99)), "cpu_p99_s": float(np.percentile(cpu, 99)),
     }  # fmt: skip
 
 
@@ -140,6 +152,18 @@ def _world(domains: int) -> tuple[Fleet, TrainingJob, Scheduler]:
     ]
     candidates = Candidates(fleet, training, plans)
     return fleet, training, Scheduler(choose_by(PolicyName.EXACT), lambda _fleet, _job: candidates)
+
+
+def _shared_world(domains: int) -> tuple[Fleet, TrainingJob, Scheduler]:
+    """Return the same fleet and job, its plans over two domains, and the scheduler under hi-ppo."""
+    fleet, training, _ = _world(domains)
+    layers, each = len(training.layers), training.global_batch // 16
+    plans = [
+        TrainingPlan(tuple(Pipeline((Stage(name, 0, layers, 1),), 8, each) for name in pair), 1)
+        for pair in combinations([domain.name for domain in fleet.domains], 2)
+    ]
+    candidates = Candidates(fleet, training, plans[:MOST_PLANS])
+    return fleet, training, Scheduler(choose_by(PolicyName.HI_PPO), lambda _fleet, _job: candidates)
 
 
 def _specs(jobs: int, training: TrainingJob, *, steps: int) -> list[JobSpec]:
