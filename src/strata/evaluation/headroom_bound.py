@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.arrays import Bools, Floats, Ints
 from strata.learning.worlds.world import World
@@ -43,7 +44,7 @@ class Course:
     """
 
     speeds: Floats
-    shares: Floats
+    shares: NDArray[np.float32]
     ups: Bools
     there: Floats
 
