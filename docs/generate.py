@@ -121,10 +121,11 @@ def commands() -> str:
 def kpis() -> str:
     """Return the page of the last KPI table that was kept in kpi.json (`strata kpi -o json`)."""
     answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
-    anew = "allocation_error, load_stability, network_degradation and utilization_improvement"
+    anew = "algorithm, allocation_error, load_stability, network_degradation and utilization_improvement"
     later = (
         f"Since then `strata kpi --row NAME -o json` printed {anew}; the last before jobs that decide at one time "
-        "reckoned with each other's plans, and before who goes on with the same plan paid a restart."
+        "reckoned with each other's plans, and before who goes on with the same plan paid a restart. Rows without "
+        "`the same figure of` are from before there was that table."
     )
     return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 

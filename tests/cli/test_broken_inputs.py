@@ -86,6 +86,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("serve", "simulate", "FILE", "service.yaml", "--seconds", "5s", "--rate", "1"),
         ("serve", "calibrate", "FILE", "service.yaml", "--log", "requests.csv"),
     ],
+    "matrix.json": [("lint", "FILE"), ("fleet", "show", "FILE"), ("plan", "train", "FILE", "job.yaml", *TRAIN)],
     "job.yaml": [
         ("lint", "FILE"),
         ("plan", "train", "fleet.yaml", "FILE", *TRAIN),
@@ -167,6 +168,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document))
     (folder / "config.json").write_bytes((ROOT / "examples/own-model/config.json").read_bytes())
+    (folder / "matrix.json").write_bytes((ROOT / "examples/fleet-seed-matrix.json").read_bytes())
     (folder / "snapshot.json").write_bytes((ROOT / "examples/cluster/snapshot.json").read_bytes())
     (folder / "profile.yaml").write_bytes(next((SOURCES / "cluster/api/profiles").glob("*.yaml")).read_bytes())
     (folder / "learning.yaml").write_bytes(next((SOURCES / "learning").glob("*.yaml")).read_bytes())

@@ -15,10 +15,12 @@ from strata.evaluation.kpi.study import Study
 from strata.training.hi_ppo.policy import safe_policy
 
 
-def kpi(name: str, value: float | str, *, guards: dict[str, Any] | None = None) -> Kpi:
+def kpi(
+    name: str, value: float | str, *, guards: dict[str, Any] | None = None, beside: dict[str, Any] | None = None
+) -> Kpi:
     sense, target = ("is", "PPO") if name == "algorithm" else ("at least", 0.5)
     return Kpi(name, "what it is", "what it is held against", value, target, sense, (0.1, 0.9), 7,
-               guards or {}, Trust.ANALYTIC)  # fmt: skip
+               guards or {}, Trust.ANALYTIC, beside or {})  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,33 @@ def test_the_table_fits_80_columns_and_names_what_misses(
     assert max(map(len, out.splitlines())) <= 80
     assert "NO" in out
     assert "met against home_domain; not against mast_like" in " ".join(out.split())
+
+
+def test_a_row_that_is_met_without_the_policy_says_so_first_and_shows_by_what(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside = {"untrained": 0.55, "never": 0.4, "no_network_seen": None, "backfill": 0.7, "fcfs": 0.3}
+    row = kpi("utilization_improvement", 0.6, beside=beside)
+    assert (row.met_without, row.strongest) == (["untrained", "backfill"], "backfill")
+    measuring(monkeypatch, row)
+    assert run(["kpi"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    assert "yes, without, too" in words
+    assert "60.0% 55.0% 40.0% - 70.0% backfill" in words
+    study = Study(safe_policy(), lambda: 0.0, lambda: 0.0, quick=True)
+    text = "\n".join(page.markdown(table.answer([row], study, elapsed_s=1.0, is_whole=True)))
+    section = text.partition("## utilization_improvement\n\n")[2]
+    assert section.startswith("**The target is also met by untrained, backfill.**\n")
+    assert "| 0.6 | 0.55 | 0.4 | - | 0.7 | 0.3 |" in section
+
+
+def test_a_row_that_is_missed_claims_nothing_of_what_stands_beside() -> None:
+    missed = kpi("utilization_improvement", 0.4, beside={"never": 0.9})
+    data = table.answer([missed], Study(safe_policy(), lambda: 0.0, lambda: 0.0), elapsed_s=1.0, is_whole=True)
+    assert "also met" not in "\n".join(page.markdown(data))
+    assert (kpi("algorithm", "PPO").met_without, kpi("algorithm", "PPO").strongest) == ([], None)
 
 
 def test_a_missed_target_is_exit_4_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,10 @@ def test_a_policy_is_trained_and_exported_with_its_record(tmp_path: Path, config
     record: dict[str, Any] = json.loads((tmp_path / "policy.json").read_text())
     assert (record["seed"], record["commit"], record["steps"]) == (0, "abc", 16)
     assert [point["update"] for point in record["curve"]] == [0, 1, 2]
+    gain = record["ppo_gain"]
+    assert gain["low"] <= gain["mean"] <= gain["high"]
+    assert (gain["mean"], gain["worlds"]) == (gain["tables"], None)
+    assert record["evaluation"]["update"] or gain["mean"] == 0  # what is kept is what PPO began with
     assert record["libraries"].keys() >= {"torch", "numpy"}
     assert policy.stat().st_size > 1000
 

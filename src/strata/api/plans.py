@@ -73,7 +73,7 @@ def plan(
     fleet: FleetLike,
     job: JobLike,
     *,
-    minimize: Literal["time", "cost", "reward", "tchebycheff"] | None = None,
+    minimize: Literal["time", "cost", "reward", "reward-egress", "tchebycheff"] | None = None,
     weights: tuple[float, float, float] | None = None,
     planner: Literal["exact", "hi-ppo"] = "exact",
     given: str | Path | None = None,

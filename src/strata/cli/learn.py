@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from strata.cli.completing import FLEET
 from strata.cli.output import console, emit, output_option, progress
 from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
 from strata.tables import Shown, rows
@@ -40,6 +41,15 @@ def learn() -> None:
     default="auto",
     help="Where to learn; auto: CUDA where there is a device.",
 )
+@click.option(
+    "--world", type=choice("astra"), help="Learn in strata/AstraSim-v0 alone, and write CSV files to --out."
+)
+@click.option(
+    "--backend", "backends", multiple=True, type=choice("analytic", "events", "aware", "unaware", "ns3"),
+    help="Of --world astra: learn in the first, evaluate in all; repeatable. Without: unaware, then aware.",
+)  # fmt: skip
+@click.option("--fleet", type=FLEET, help="Of --world astra: a fleet file or a bundled fleet; without: seed.")
+@click.option("--model", help="Of --world astra: a model's name or config.json; without: llama-3.1-70b.")
 @output_option
 def train(
     config: str | None,
@@ -50,6 +60,10 @@ def train(
     minutes: float | None,
     updates: int | None,
     device: str,
+    world: str | None,
+    backends: tuple[str, ...],
+    fleet: str | None,
+    model: str | None,
     output: str,
 ) -> None:
     """Train a policy: warm start by imitation of exact solutions, then PPO.
@@ -59,14 +73,37 @@ def train(
     gives the same weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS. --resume goes on
     from the last evaluation; of a --config then only `updates` and `patience` count.
 
+    With --world astra nothing is imitated: PPO begins with the untrained policy, on one CPU worker. The better of
+    the two is written to --out/policy.onnx, what rules earn in held-out episodes to --out/astra.csv, side by side
+    for each backend, and every step to --out/astra_BACKEND.csv.
+
     \b
     strata learn train --minutes 10 --out out/learn
+    strata learn train --world astra --backend unaware --backend aware --out out/astra
     """
     from dataclasses import replace
 
     from strata.errors import need
 
     need("torch", extra="train")
+    only_astra = {"--backend": backends, "--fleet": fleet, "--model": model}
+    no_astra = {
+        "--config": config,
+        "--workers": workers > 1,
+        "--resume": resume,
+        "--device cuda": device == "cuda",
+    }
+    for option, is_given in (no_astra if world else only_astra).items():
+        if is_given:
+            raise click.UsageError(f"{option} is {'not ' if world else 'only '}for --world astra")
+    if world:
+        from strata.cli.learn_astra import train_in_astra
+
+        train_in_astra(
+            backends, fleet=fleet, model=model, seed=seed, out=Path(out), minutes=minutes, updates=updates,
+            output=output,
+        )  # fmt: skip
+        return
     if workers > 1:
         need("ray", extra="train")
     from strata.learning.checkpoint import read_checkpoint
@@ -251,15 +288,23 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     need("torch", extra="train")
     from strata.learning.checkpoint import read_checkpoint, training_record
     from strata.learning.export import export as export_network
+    from strata.learning.gain import ppo_gain
 
     run = read_checkpoint(Path(checkpoint))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    record = training_record(run, date=date, commit=commit, most_domains=most_domains)
+    gain = ppo_gain(run)
+    record = training_record(run, date=date, gain=gain, commit=commit, most_domains=most_domains)
     beside = out.with_suffix(".json")
     export_network(run.network(), str(out))
     write_json(beside, record)
-    answer = {"policy": str(out), "record": str(beside), "evaluation": record["evaluation"]}
-    emit(answer, output, [f"{out}, and the record of its training in {beside}"])
+    answer = {
+        "policy": str(out), "record": str(beside), "evaluation": record["evaluation"], "ppo_gain": gain
+    }  # fmt: skip
+    lines = [f"{out}, and the record of its training in {beside}"]
+    if gain is not None:
+        low, high = (f"{gain[end]:+.2%}" for end in ("low", "high"))
+        lines.append(f"what PPO's updates added, held out: {gain['mean']:+.2%} ({low} to {high})")
+    emit(answer, output, lines)
 
 
 def device_of(device: str) -> str:

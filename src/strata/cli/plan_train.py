@@ -31,10 +31,12 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.argument("job", type=JOB)
 @click.option("--top", default=5, type=POSITIVE, help="Plans to show.")
 @click.option(
-    "--minimize", type=choice("time", "cost", "reward", "tchebycheff"), help="Instead of the job's goal."
+    "--minimize",
+    type=choice("time", "cost", "reward", "reward-egress", "tchebycheff"),
+    help="Instead of the job's goal. reward: of the cost, all money; reward-egress: what links are paid for.",
 )
 @click.option(
-    "--weights", callback=_weights, metavar="A,B,C", help="For reward and tchebycheff; on its own, for reward."
+    "--weights", callback=_weights, metavar="A,B,C", help="For rewards and tchebycheff; on its own, for reward."
 )
 @click.option("--baselines/--no-baselines", default=True, help="Whether to compare the plan with other rules.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")

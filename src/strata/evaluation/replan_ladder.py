@@ -106,7 +106,8 @@ def by_domains(policy: Choose, domains: int, *, instances: int, rng: np.random.G
     settings = replace(PRESETS["regimes"], episode_steps=STEPS)
 
     def run(choose: Choose) -> float:
-        return earned(World(pool, EPISODES, settings=settings), choose, np.random.default_rng(seed))
+        world = World(pool, EPISODES, settings=settings)
+        return float(earned(world, choose, np.random.default_rng(seed)).mean())
 
     rungs = {**_rule_rewards(run, rng), "hi_ppo": run(policy)}
     return {"domains": domains, "instances": instances, "rungs": rungs}

@@ -6,6 +6,7 @@ import io
 import pickle
 import platform
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -65,6 +66,8 @@ class TrainingRun:
     steps: int = 0
     elapsed_s: float = 0.0
     curve: tuple[Point, ...] = ()
+    before: dict[str, Any] | None = None
+    """The weights before the first update; None in checkpoints that do not hold them."""
     ended: str = ""
     """Why the run ended: updates, patience or minutes; "" while it has not."""
 
@@ -132,8 +135,10 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def training_record(run: TrainingRun, *, date: str, commit: str = "", most_domains: int = 0) -> dict[str, Any]:
-    """Return the record as plain JSON data.
+def training_record(
+    run: TrainingRun, *, date: str, gain: Mapping[str, Any] | None, commit: str = "", most_domains: int = 0
+) -> dict[str, Any]:
+    """Return the record as plain JSON data. gain: of `gain.py`.
 
     date: of the export, as ISO 8601; commit: of the source it was trained with, "" where not given.
     most_domains: of the largest fleet the policy was evaluated on, 0 where none was.
@@ -160,6 +165,7 @@ def training_record(run: TrainingRun, *, date: str, commit: str = "", most_domai
             "closed": best.closed,
             "worlds": best.worlds,
         },
+        "ppo_gain": gain,
         "config": settings,
         "libraries": {name: part.version for name in _LIBRARIES for part in metadata.distributions(name=name)},
         "curve": [asdict(point) for point in run.curve],

@@ -25,7 +25,7 @@ from strata.training.replan.options import Options, joined
 if TYPE_CHECKING:  # it needs torch, which evaluation does not
     from strata.learning.ppo import Env
 
-TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, RECALL = 1, 2, 3, 4, 5, 6
+TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, RECALL, GAIN = 1, 2, 3, 4, 5, 6, 7
 """Kinds of random streams: tables drawn from one are never drawn from another."""
 
 

@@ -20,13 +20,13 @@ from strata.training.replan import rules
 from strata.training.replan.options import joined
 
 
-def earned(world: World, choose: Choose, rng: np.random.Generator) -> float:
-    """Return the reward a step of a policy over one episode; links and arrivals only depend on `rng`."""
+def earned(world: World, choose: Choose, rng: np.random.Generator) -> Floats:
+    """Return the reward a step of a policy in each episode [B]; links and arrivals only depend on `rng`."""
     world.reset(rng)
     steps = world.settings.episode_steps
-    total = 0.0
+    total = np.zeros(world.num_envs)
     for _ in range(steps):
-        total += float(world.step(choose(observe.options(world)), rng).scalar.mean())
+        total += world.step(choose(observe.options(world)), rng).scalar
     return total / steps
 
 
@@ -51,15 +51,16 @@ class WorldEvaluation:
     rule: float = 0.0
 
     @classmethod
-    def of(cls, preset: str, *, instances: int, episodes: int, steps: int) -> Self:
-        """Return the evaluation in one preset."""
+    def of(cls, preset: str, *, instances: int, episodes: int, steps: int, kind: int = EVALUATION) -> Self:
+        """Return the evaluation in one preset; `kind` of random stream."""
         place = list(PRESETS).index(preset)
-        pool = make_pool(int(stream(0, EVALUATION, place).integers(2**31)), instances=instances)
+        pool = make_pool(int(stream(0, kind, place).integers(2**31)), instances=instances)
         blank = cls(pool, replace(PRESETS[preset], episode_steps=steps), episodes)
-        return replace(blank, rule=max(blank.earned(rules.hysteresis()), blank.earned(rules.mpc())))
+        by_rule = [blank.earned(rule).mean() for rule in (rules.hysteresis(), rules.mpc())]
+        return replace(blank, rule=float(max(by_rule)))
 
-    def earned(self, choose: Choose) -> float:
-        """Return the reward a step of a policy; all see the same course of links and arrivals."""
+    def earned(self, choose: Choose) -> Floats:
+        """Return the reward a step of a policy in each episode; all see the same course of links and arrivals."""
         world = World(self.pool, self.episodes, settings=self.settings)
         return earned(world, choose, stream(0, EVALUATION, len(PRESETS)))
 
@@ -76,10 +77,14 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, count: int, *, episodes: int, steps: int, worlds: Sequence[str] = (), instances: int = 1
-    ) -> Evaluation:
-        """Return the evaluation that every policy goes through, whatever it was trained with."""
-        rng = stream(0, EVALUATION)
+        cls, count: int, *, episodes: int, steps: int, worlds: Sequence[str] = (), instances: int = 1,
+        kind: int = EVALUATION,
+    ) -> Evaluation:  # fmt: skip
+        """Return the evaluation that every policy goes through, whatever it was trained with.
+
+        kind: of random stream; another one has other tables and fleets.
+        """
+        rng = stream(0, kind)
         tables = random_tables(count, rng, name="held-out")
         paths = [table.chains.paths(episodes, steps, rng) for table in tables]
         return cls(
@@ -88,12 +93,24 @@ class Evaluation:
             np.array([solve(table).follow(states)[1] for table, states in zip(tables, paths, strict=True)]),
             np.array([table.follow(rules.myopic, states)[1] for table, states in zip(tables, paths, strict=True)]),
             tuple(
-                WorldEvaluation.of(name, instances=instances, episodes=episodes, steps=steps) for name in worlds
+                WorldEvaluation.of(name, instances=instances, episodes=episodes, steps=steps, kind=kind)
+                for name in worlds
             ),
         )
 
     def score(self, choose: Choose) -> PolicyScore:
-        """Run a policy on all tables at once."""
+        """Run a policy on all tables and in all worlds."""
+        earned = self.on_tables(choose)
+        gaps = 1 - earned / self.exact
+        won = float((self.exact - self.myopic).sum())
+        closed = (earned - self.myopic).sum() / won if won else 1.0  # where myopia costs nothing
+        more = [world.earned(choose).mean() / world.rule - 1 for world in self.worlds]
+        return PolicyScore(
+            float(gaps.mean()), float(gaps.max()), float(closed), float(np.mean(more)) if more else 0.0
+        )
+
+    def on_tables(self, choose: Choose) -> Floats:
+        """Return the reward a step of a policy on each table, all run at once."""
         count, steps, episodes = self.paths.shape
         most = max(table.reward.shape[1] for table in self.tables)
         current = np.repeat([table.start_plan for table in self.tables], episodes).reshape(count, episodes)
@@ -105,11 +122,4 @@ class Evaluation:
             for number, (table, states, using) in enumerate(cases):
                 earned[number] += table.earned(states, using, picks[number]).mean()
             current = picks
-        earned /= steps
-        gaps = 1 - earned / self.exact
-        won = float((self.exact - self.myopic).sum())
-        closed = (earned - self.myopic).sum() / won if won else 1.0  # where myopia costs nothing
-        more = [world.earned(choose) / world.rule - 1 for world in self.worlds]
-        return PolicyScore(
-            float(gaps.mean()), float(gaps.max()), float(closed), float(np.mean(more)) if more else 0.0
-        )
+        return np.asarray(earned / steps)

@@ -131,7 +131,15 @@ def _warm_start(
     elapsed_s = clock() - began
     first = Point(0, 0, elapsed_s, 0.0, score.mean_gap, score.worst_gap, score.closed, worlds=score.worlds)
     return TrainingRun(
-        learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
+        learning,
+        device,
+        device_name(device),
+        workers,
+        weights,
+        weights,
+        elapsed_s=elapsed_s,
+        curve=(first,),
+        before=weights,
     )
 
 

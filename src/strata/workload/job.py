@@ -16,11 +16,15 @@ from strata.workload.software import Software
 
 
 class Objective(StrEnum):
-    """What a planner minimises: step time, money per token, the briefs' linear reward, or Tchebycheff."""
+    """What a planner minimises: step time, money per token, the briefs' linear reward, or Tchebycheff.
+
+    The reward's cost is all money of a step; of `reward-egress` it is the briefs' C_comm, what links are paid for.
+    """
 
     TIME = "time"
     COST = "cost"
     REWARD = "reward"
+    REWARD_EGRESS = "reward-egress"
     TCHEBYCHEFF = "tchebycheff"
 
 

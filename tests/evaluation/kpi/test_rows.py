@@ -22,6 +22,9 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job
 
 KEYS = {
+    "met_without",
+    "beside",
+    "strongest",
     "name",
     "definition",
     "baseline",
@@ -78,7 +81,8 @@ def item(step_s, egress=0.0, *domains, local_steps=1):
 def compared(ours, *, optimum=None, front=(), **others):
     named = dict.fromkeys((*training_time_reduction.NAMED, SYNC_DP))
     instance = PlanningCase(900_000, fleet(domain("a"), domain("b")), job())
-    return Compared(instance, ours, tuple(front) or (ours,), optimum or ours, {**named, **others})
+    own = tuple(front) or (ours,)
+    return Compared(instance, ours, own, ours, own, optimum or ours, {**named, **others})
 
 
 def row(value, target, sense):
@@ -276,8 +280,13 @@ def test_the_exact_planner_and_the_study_see_the_same_problem():
 @pytest.mark.parametrize(
     ("record", "value"),
     [
-        ({"updates": 3, "evaluation": {"update": 2}}, "PPO"),
-        ({"updates": 3, "evaluation": {"update": 0}}, "imitation"),
+        ({"updates": 3, "evaluation": {"update": 2}, "ppo_gain": {"low": 0.001, "high": 0.1}}, "PPO"),
+        (
+            {"updates": 3, "evaluation": {"update": 2}, "ppo_gain": {"low": -0.001, "high": 0.1}},
+            "PPO, no gain shown",
+        ),
+        ({"updates": 3, "evaluation": {"update": 2}}, "PPO, its gain not measured"),
+        ({"updates": 3, "evaluation": {"update": 0}, "ppo_gain": {"low": 0.0, "high": 0.0}}, "imitation"),
         ({}, "not recorded"),
     ],
 )

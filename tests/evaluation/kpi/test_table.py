@@ -85,6 +85,20 @@ def test_all_eleven_rows_come_in_the_seeds_order_as_plain_json(rows):
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
+def test_every_row_but_bounds_on_decision_time_has_what_stands_beside(rows):
+    beside = {name: set(row.beside) for name, row in rows[1].items()}
+    ways = {"untrained", "never", "no_network_seen"}
+    for name in ("coordination_time_s", "allocation_error", "load_stability", "network_degradation"):
+        assert beside[name] == ways
+    for name in ("training_time_reduction", "communication_cost_reduction"):
+        assert beside[name] >= {"untrained", "no_network_seen", "uniform_split", "sailor_like"}
+    assert beside["utilization_improvement"] >= {"untrained", "never", "fcfs", "backfill"}
+    assert beside["pareto_coverage"] >= {"untrained", "all_candidates", "random_search"}
+    # The safe rule stands in for the policy here, so both are one.
+    for name in ("pareto_coverage", "training_time_reduction", "allocation_error", "network_degradation"):
+        assert rows[1][name].beside["untrained"] == pytest.approx(rows[1][name].value)
+
+
 def test_progress_of_every_row_that_takes_time_ends_whole(rows):
     last = dict(rows[2])
     assert all(last[name] == 1.0 for name in ("pareto_coverage", "load_stability", "coordination_time_s"))

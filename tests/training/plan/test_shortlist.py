@@ -13,7 +13,8 @@ from strata.fleet.synthetic import random_fleet
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.objective import Scales, within_limits
-from strata.training.plan.planner import best_single, plan_training
+from strata.training.plan.planner import plan_training
+from strata.training.plan.reference import best_single
 from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.selection import FEW, shortlist
 from strata.workload.job import Limits, Objective, Recompute

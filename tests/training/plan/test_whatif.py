@@ -200,7 +200,7 @@ def test_two_readings_of_a_name_are_told_apart_by_their_links():
         ("domain.East.accelerator=A9000X", "no accelerator 'A9000X' in the catalogue"),
         ("job.model=gpt2", "'model' is what the layer table was computed from"),
         ("job.minimise=time", "unknown key 'minimise' (did you mean 'minimize'?)"),
-        ("job.minimize=speed", "should be 'time', 'cost', 'reward' or 'tchebycheff'"),
+        ("job.minimize=speed", "should be 'time', 'cost', 'reward', 'reward-egress' or 'tchebycheff'"),
         ("job.sequence=8192", "the layers were measured at one sequence length"),
         ("job.global_batch=5000 tokens", "not a whole number of sequences of 4096 tokens"),
         ("job.global_batch=0", "0 is not a whole number from 1"),

@@ -26,7 +26,8 @@ from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.objective import Scales
-from strata.training.plan.planner import best_single, plan_training, problem_of
+from strata.training.plan.planner import plan_training, problem_of
+from strata.training.plan.reference import best_single
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
 

@@ -22,6 +22,7 @@ from strata.training.plan.exact.result import Evaluated
 TARGET: Final = 0.30
 EQUAL_TIME: Final = 1.05
 STRONGER: Final = ("latency_blind", "uniform_split", "sailor_like")
+_NAMED: Final = {"latency_blind": "no_network_seen"}
 
 
 def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
@@ -41,7 +42,21 @@ def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
         instances=len(savings),
         guards=_guards(compared, usable),
         trust=worst(*(case.ours.report.trust for case in usable)),
+        beside=_beside(usable),
     )
+
+
+def _beside(usable: Sequence[Compared]) -> dict[str, float | None]:
+    """Return the saving of the untrained policy and of each baseline itself, in time and across domains."""
+    saved: dict[str, list[float]] = {"untrained": [], "no_network_seen": []}
+    for case, sync, _ in _pairs(usable, SYNC_DP):
+        limit_s = EQUAL_TIME * sync.report.step_time_s
+        plans = {"untrained": (*case.untrained_front, case.untrained)}
+        plans |= {_NAMED.get(name, name): (own,) for name in STRONGER if (own := case.others[name]) is not None}
+        for name, some in plans.items():
+            cheapest = cheapest_in_time(some, limit_s, may_stay=False)
+            saved.setdefault(name, []).append(0.0 if cheapest is None else 1 - egress(cheapest) / egress(sync))
+    return {name: float(np.mean(some)) if some else None for name, some in saved.items()}
 
 
 def cheapest_in_time(plans: Sequence[Evaluated], limit_s: float, *, may_stay: bool) -> Evaluated | None:

@@ -24,7 +24,8 @@ NAMED: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """ours: the policy's plan when asked for time alone; front: its plans under 64 preferences.
+    """ours: the policy's plan when asked for time alone; front: its plans under 64 preferences. untrained,
+    untrained_front: those of the policy that has learned nothing.
 
     others: by name, None where the rule finds no legal plan. optimum: the exact planner's.
     """
@@ -32,6 +33,8 @@ class Compared:
     instance: PlanningCase
     ours: Evaluated
     front: tuple[Evaluated, ...]
+    untrained: Evaluated
+    untrained_front: tuple[Evaluated, ...]
     optimum: Evaluated
     others: Mapping[str, Evaluated | None]
 
@@ -54,14 +57,16 @@ def compare_all(study: Study) -> Iterator[Compared]:
 def compare(study: Study, instance: PlanningCase) -> Compared | None:
     """Return everything about one instance, None where no plan fits."""
     problem = instance.problem()
-    front, ours = study.front(problem), study.decide(problem)
+    items, untrained = study.candidates(problem), study.untrained
+    fronts = [tuple(each.front(problem, items)) for each in (study, untrained)]
+    ours, unlearned = study.decide(problem), untrained.decide(problem)
     answer = plan_training(instance.fleet, instance.job, clock=study.clock, rank=0)
-    if ours is None or answer.best is None:
+    if ours is None or unlearned is None or answer.best is None:
         return None
     context = study.context(num_devices=ours.plan.num_devices, seed=instance.seed)
     others = {name: BASELINES[name](problem, context) for name in NAMED}
     others[SYNC_DP] = uniform_data_parallel(study, problem)
-    return Compared(instance, ours, tuple(front), answer.best, others)
+    return Compared(instance, ours, fronts[0], unlearned, fronts[1], answer.best, others)
 
 
 def uniform_data_parallel(study: Study, problem: Problem) -> Evaluated | None:

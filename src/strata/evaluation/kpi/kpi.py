@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike
 
 from strata.decision import Trust
 from strata.stats import Interval
+
+OF_THE_POLICY: Final = ("untrained", "never", "no_network_seen")
+"""Ways that are the policy without something: without what it learned, without switching, without the network."""
 
 Sense = Literal["at least", "at most", "below", "is"]
 
@@ -36,6 +39,7 @@ class Kpi:
     """One row. value and target in the unit of the name (a share where it names none); `sense` compares them.
 
     ci95: of the value over instances, None where it has no interval. instances: how many it was measured on.
+    beside: the same figure by other ways to decide, by name: OF_THE_POLICY, and what else one could run.
     guards: what a sceptic would ask for beside the value, by name; `passes_only_against` among them where the
     target is met against the named baseline and missed against stronger ones.
     """
@@ -50,21 +54,37 @@ class Kpi:
     instances: int
     guards: Mapping[str, Any]
     trust: Trust
+    beside: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
         """Whether the value keeps its target; a row without a value does not."""
-        if self.value is None or isinstance(self.value, str) or isinstance(self.target, str):
-            return self.value == self.target
+        return self._keeps(self.value)
+
+    @property
+    def met_without(self) -> list[str]:
+        """The ways beside the policy that keep the target, too: what is met is then not to the policy's credit."""
+        return [name for name, value in self.beside.items() if value is not None and self._keeps(value)]
+
+    @property
+    def strongest(self) -> str | None:
+        """The best of what stands beside, the policy's own parts left out."""
+        others = {name: v for name, v in self.beside.items() if name not in OF_THE_POLICY and v is not None}
+        best = max if self.sense == "at least" else min
+        return best(others, key=lambda name: others[name], default=None)
+
+    def _keeps(self, value: float | str | None) -> bool:
+        if value is None or isinstance(value, str) or isinstance(self.target, str):
+            return value == self.target
         match self.sense:
             case "at least":
-                return self.value >= self.target
+                return value >= self.target
             case "at most":
-                return self.value <= self.target
+                return value <= self.target
             case "below":
-                return self.value < self.target
+                return value < self.target
             case "is":
-                return self.value == self.target
+                return value == self.target
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form: no NaN, no numpy."""
@@ -78,6 +98,9 @@ class Kpi:
                 "target": self.target,
                 "sense": self.sense,
                 "met": self.met,
+                "met_without": self.met_without,
+                "beside": self.beside,
+                "strongest": self.strongest,
                 "ci95": [low, high],
                 "instances": self.instances,
                 "guards": self.guards,

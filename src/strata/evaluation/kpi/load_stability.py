@@ -16,7 +16,7 @@ from strata.arrays import Bools, Floats, Ints
 from strata.decision import Trust
 from strata.evaluation.kpi.dynamics import Change, Dynamics, Played, corners, independent
 from strata.evaluation.kpi.instances import LOAD
-from strata.evaluation.kpi.kpi import Kpi, ends
+from strata.evaluation.kpi.kpi import OF_THE_POLICY, Kpi, ends
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.ways import OURS, ways
 from strata.stats import mean_interval
@@ -73,6 +73,11 @@ def measure(study: Study) -> Kpi:
         instances=len(rated),
         guards=_guards(means),
         trust=Trust.ASSUMED,
+        beside={
+            way: float(np.mean([means[f"{name}_{way}"]["stable"] for name in NAMES]))
+            for way in OF_THE_POLICY
+            if means
+        },
     )
 
 

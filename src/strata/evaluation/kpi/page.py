@@ -28,7 +28,7 @@ def markdown(answer: Mapping[str, Any]) -> list[str]:
     for row in answer["kpis"]:
         low, high = (_value(end) for end in row["ci95"])
         target = f"{SIGNS[row['sense']]} {_value(row['target'])}".strip()
-        met = "yes" if row["met"] else "**no**"
+        met = ("yes, without the policy, too" if row.get("met_without") else "yes") if row["met"] else "**no**"
         name = f"[{row['name']}](#{row['name']})"
         lines.append(
             f"| {name} | {_value(row['value'])} | {target} | {met} | {low} … {high} | {row['instances']} "
@@ -36,10 +36,33 @@ def markdown(answer: Mapping[str, Any]) -> list[str]:
         )
     lines.append("")
     for row in answer["kpis"]:
-        lines += [f"## {row['name']}", "", f"{_sentence(row['definition'])} *Baseline:* {row['baseline']}.", ""]
+        lines += [
+            f"## {row['name']}",
+            "",
+            *_met_without(row),
+            f"{_sentence(row['definition'])} *Baseline:* {row['baseline']}.",
+            "",
+        ]
+        lines += _beside(row)
         lines += _warnings(row["guards"])
         lines += _guards(row["guards"])
     return lines
+
+
+def _met_without(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the first line of a row whose target is no merit of the policy."""
+    if row["met"] and row.get("met_without"):
+        yield f"**The target is also met by {', '.join(row['met_without'])}.**"
+        yield ""
+
+
+def _beside(row: Mapping[str, Any]) -> Iterator[str]:
+    beside = row.get("beside")  # rows measured before there was any have none
+    if beside:
+        yield from _table("the same figure of", {"": {"hi_ppo": row["value"], **beside}})
+        if row["strongest"]:
+            yield f"Strongest baseline: {row['strongest']}."
+            yield ""
 
 
 def _sentence(text: str) -> str:

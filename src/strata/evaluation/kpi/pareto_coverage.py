@@ -52,6 +52,11 @@ def measure(study: Study) -> Kpi:
         instances=len(measured),
         guards=_guards(measured, sizes, unfinished),
         trust=Trust.ANALYTIC,
+        beside={
+            name: float(np.mean([case[name][HEADLINE] for case in measured]))
+            for name in (measured[0] if measured else ())
+            if name not in ("hi_ppo", "linear_weights_oracle")
+        },
     )
 
 
@@ -77,6 +82,7 @@ def _compare(study: Study, instance: PlanningCase, exact: Floats) -> dict[str, d
     items = study.candidates(problem)
     listed_s = study.clock() - started
     add("hi_ppo", points(study.front(problem, items)), study.clock() - started)
+    add("untrained", points(study.untrained.front(problem, items)), 0.0)
     add("all_candidates", points(items), listed_s)
     add("linear_weights_oracle", linear_oracle(exact, queries=QUERIES), 0.0)
     started = study.clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from strata.clock import Clock
 from strata.evaluation.kpi.other_orders import other_orders
 from strata.evaluation.kpi.seeking import seeking
 from strata.training.hi_ppo import global_agent
-from strata.training.hi_ppo.policy import HiPpoPolicy
+from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
@@ -47,6 +47,11 @@ class Study:
     def rng(self) -> np.random.Generator:
         """Return the generator of a row: the same for each, whatever ran before."""
         return np.random.default_rng(self.seed)
+
+    @property
+    def untrained(self) -> Study:
+        """The same with the policy that has learned nothing."""
+        return replace(self, policy=safe_policy())
 
     def context(self, *, num_devices: int = 0, seed: int = 0) -> Context:
         """Return what a baseline may use, with the limit every search of the table has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from strata.evaluation.kpi.kpi import OF_THE_POLICY
 from strata.tables import Shown, rows
 
 
@@ -15,13 +16,17 @@ def show(data: Mapping[str, Any]) -> Shown:
             row["name"],
             _shown(row["value"], row["name"]),
             f"{_SIGNS[row['sense']]} {_shown(row['target'], row['name'])}".strip(),
-            "yes" if row["met"] else "NO",
+            _met(row),
             _interval(row),
             str(row["instances"]),
         )
         for row in data["kpis"]
     ]
     yield rows(("row", "value", "target", "met", "95 % interval", "n"), body, right=(1, 2, 4, 5))
+    beside = [(row["name"], *_beside(row)) for row in data["kpis"] if row["beside"]]
+    if beside:
+        headers = ("the same figure of", "hi_ppo", "untrained", "never", "no network", "strongest")
+        yield rows(headers, beside, right=range(1, 6))
     for row in data["kpis"]:
         weak = row["guards"].get("passes_only_against")
         if weak:
@@ -32,6 +37,18 @@ def show(data: Mapping[str, Any]) -> Shown:
 
 
 _SIGNS: Final = {"at least": ">=", "at most": "<=", "below": "<", "is": ""}
+
+
+def _met(row: Mapping[str, Any]) -> str:
+    return ("yes, without, too" if row["met_without"] else "yes") if row["met"] else "NO"
+
+
+def _beside(row: Mapping[str, Any]) -> list[str]:
+    """Return the figure of the policy, of what it is without something, and of the strongest baseline by name."""
+    beside, strongest = row["beside"], row["strongest"]
+    own = [row["value"], *(beside.get(name) for name in OF_THE_POLICY)]
+    last = f"{_shown(beside[strongest], row['name'])} {strongest}" if strongest else "-"
+    return [*(_shown(value, row["name"]) for value in own), last]
 
 
 def _shown(value: float | str | None, name: str) -> str:

@@ -19,6 +19,7 @@ STRONGER: Final = ("mast_like", "uniform_split", "sailor_like", "latency_blind")
 """What else one could run. As many devices in one ideal domain is a bound, not a place: its gap stands beside."""
 
 SAME: Final = 1e-6
+_NAMED: Final = {"latency_blind": "no_network_seen"}
 
 
 def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
@@ -38,7 +39,21 @@ def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
         instances=len(usable),
         guards=_guards(compared, usable),
         trust=worst(*(case.ours.report.trust for case in usable)),
+        beside=_beside(usable),
     )
+
+
+def _beside(usable: Sequence[Compared]) -> dict[str, float | None]:
+    """Return the reduction that the untrained policy and the baselines have themselves, where they have a plan."""
+    steps: dict[str, list[tuple[float, float]]] = {"untrained": [], "no_network_seen": []}
+    for case in usable:
+        single = case.step_s(SINGLE)
+        assert single is not None
+        steps["untrained"].append((case.untrained.report.step_time_s, single))
+        for name in STRONGER:
+            if (step_s := case.step_s(name)) is not None:
+                steps.setdefault(_NAMED.get(name, name), []).append((step_s, single))
+    return {name: float(np.mean([1 - a / b for a, b in some])) if some else None for name, some in steps.items()}
 
 
 def _reductions(compared: Sequence[Compared], name: str) -> list[float]:

@@ -67,6 +67,11 @@ def measure(study: Study) -> Kpi:
             "misses_against": [name for name in STRONGER if name not in reached],
         },
         trust=Trust.ASSUMED,
+        beside={
+            name: gain(swept.of(name), swept.of(BASELINE), rng=rng).relative.estimate
+            for name in swept.rules
+            if name not in (OURS, BASELINE)
+        },
     )  # fmt: skip
 
 

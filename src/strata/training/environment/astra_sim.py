@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import gymnasium
 import numpy as np
@@ -60,6 +60,20 @@ class Baselines:
     time_name: str
     step_time_s: float
     cost: float
+
+    @classmethod
+    def of(cls, problem: Problem, run: backends.Run) -> Self:
+        """Return those of a fleet and job; `run` says how long plans take."""
+        layers, domains = len(problem.job.layers), len(problem.fleet.domains)
+        home = plan_of(problem, home_placement(layers))
+        spread = run(problem.fleet, problem.job, plan_of(problem, uniform_placement(layers, domains)))
+        if why_not(problem, home):
+            return cls("uniform", spread.step_time_s, spread.cost)
+        return cls("home", run(problem.fleet, problem.job, home).step_time_s, spread.cost)
+
+    def terms(self, step_time_s: Any, utilization: Any, cost: Any) -> tuple[Any, Any, Any]:
+        """Return R_eff, U and C of a step, or of arrays of them."""
+        return 1 - step_time_s / self.step_time_s, utilization, cost / self.cost if self.cost else 0.0 * cost
 
 
 class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
@@ -131,43 +145,58 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
             bandwidth = self.np_random.uniform(*SEED_BANDWIDTH_BYTES_PER_S, size=shape)
             latency = self.np_random.uniform(*SEED_LATENCY_S, size=shape)
             self._start(seed_network(bandwidth, latency))
-        self._now = self._noise.draw(self._problem.fleet, self.np_random)
         self._loads = np.zeros(len(self._problem.fleet.domains))
         self._steps = 0
-        return self._observation(self._now), self._context(self._now)
+        return self._observation(self.renew()), self._context(self.network)
+
+    @property
+    def problem(self) -> Problem:
+        """The base network and the job."""
+        return self._problem
+
+    @property
+    def network(self) -> Fleet:
+        """The network observed last, on which the next action is judged."""
+        if self._now is None:
+            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        return self._now
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         """Run one training step of a placement on the network observed last, then draw the next network."""
-        if self._now is None:
-            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        reward, info = self.judge(action)
         placement = np.asarray(action)
+        self._loads = np.bincount(placement, minlength=len(self._loads)) / len(placement)
+        self._steps += 1
+        return self._observation(self.renew()), reward, False, self._steps >= self.episode_steps, info
+
+    def renew(self) -> Fleet:
+        """Return the next network, drawn whether or not an action was taken on the last one."""
+        self._now = self._noise.draw(self._problem.fleet, self.np_random)
+        return self._now
+
+    def judge(self, action: Any) -> tuple[float, Info]:
+        """Return the reward and the `info` of a placement on the network observed last, which stays as it is."""
+        network, placement = self.network, np.asarray(action)
         if not self.action_space.contains(placement):
             shape = f"{len(self.job.layers)} whole numbers from 0 to {len(self._loads) - 1}"
             raise UsageError(f"{action!r} is not a valid placement: {shape}, one per layer")
         plan = plan_of(self._problem, placement.tolist())
-        outcome = self.backend.run(self._now, self.job, plan)
-        base, misfit = self._baselines, why_not(self._problem, plan)
-        efficiency = (base.step_time_s - outcome.step_time_s) / base.step_time_s
-        cost = outcome.cost / base.cost if base.cost else 0.0
-        w1, w2, w3 = self.weights
-        reward = w1 * efficiency + w2 * outcome.utilization - w3 * cost
+        outcome, misfit = self.backend.run(network, self.job, plan), why_not(self._problem, plan)
+        terms = self._baselines.terms(outcome.step_time_s, outcome.utilization, outcome.cost)
+        reward = weighted(self.weights, *terms)
         info = {
-            **self._context(self._now),
+            **self._context(network),
             "step_time_s": outcome.step_time_s,
             "utilization": outcome.utilization,
             "wan_bytes": outcome.wan_bytes,
             "cost": outcome.cost,
-            "efficiency_term": efficiency,
-            "cost_term": cost,
+            "efficiency_term": terms[0],
+            "cost_term": terms[2],
             "stages": len(plan.pipelines[0].stages),
             "fits": not misfit,
             "misfit": misfit,
         }
-        self._loads = np.bincount(placement, minlength=len(self._loads)) / len(placement)
-        self._now = self._noise.draw(self._problem.fleet, self.np_random)
-        self._steps += 1
-        reward = min(reward, UNFIT_REWARD) if misfit else reward
-        return self._observation(self._now), float(reward), False, self._steps >= self.episode_steps, info
+        return float(min(reward, UNFIT_REWARD) if misfit else reward), info
 
     def _start(self, fleet: Fleet) -> None:
         """Take a base network and run the baselines on it. Raises UsageError where not every placement can run."""
@@ -177,15 +206,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
                 "any layer may be placed on any domain, but " + "; ".join(map(str, problem.excluded)),
                 hint="a fleet whose domains are all linked, of accelerators that are known",
             )
-        layers, domains = len(self.job.layers), len(fleet.domains)
-        home = plan_of(problem, home_placement(layers))
-        uniform = plan_of(problem, uniform_placement(layers, domains))
-        spread = self.backend.run(fleet, self.job, uniform)
-        name, timed = "uniform", spread
-        if not why_not(problem, home):
-            name, timed = "home", self.backend.run(fleet, self.job, home)
-        self._problem = problem
-        self._baselines = Baselines(name, timed.step_time_s, spread.cost)
+        self._problem, self._baselines = problem, Baselines.of(problem, self.backend.run)
 
     def _context(self, fleet: Fleet) -> Info:
         bandwidth, latency = matrices(fleet)
@@ -208,6 +229,12 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         between = 1.0 - np.eye(len(self._loads))
         edges = np.stack([bandwidth.ravel(), latency.ravel(), between.ravel()], axis=1)
         return {"state": state, "edges": edges.astype(np.float32)}
+
+
+def weighted(weights: Sequence[float], efficiency: Any, utilization: Any, cost: Any) -> Any:
+    """Return R = w1 R_eff + w2 U - w3 C (seed 000 §2.1), of numbers or arrays."""
+    w1, w2, w3 = weights
+    return w1 * efficiency + w2 * utilization - w3 * cost
 
 
 def _check(

@@ -39,13 +39,16 @@ class Outcome:
     cost: float
 
 
+Run = Callable[[Fleet, TrainingJob, TrainingPlan], Outcome]
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A name, the unit of its communication cost, and the run of a plan of one pipeline on one network state."""
 
     name: str
     cost_unit: str
-    run: Callable[[Fleet, TrainingJob, TrainingPlan], Outcome]
+    run: Run
 
 
 def backend(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Backend:

@@ -25,6 +25,7 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
 from strata.training.plan.objective import Scales, money, score
+from strata.training.plan.reference import reference
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS, Options, joined
 from strata.training.replan.relocation import relocation_costs
@@ -34,6 +35,9 @@ from strata.workload.plan import TrainingPlan
 
 CANDIDATES: Final = 128
 """Plans a decision is between: enough that the fastest is among them, few enough for half a second."""
+
+REFERENCE_LIMIT_S: Final = 10.0
+"""For the plan a reward is measured against: hundredths of a second where a single domain holds the job."""
 
 INTERVAL_S: Final = 300.0
 RESTART_S: Final = 60.0
@@ -110,6 +114,8 @@ def decide(
         notes.append(Reason("fleet-too-large", "", data))
         policy = safe_policy(notes[-1])
     scales = scales_of(candidates)
+    if candidates and problem.job.objective in (Objective.REWARD, Objective.REWARD_EGRESS):
+        scales = reference(problem, clock=clock, deadline=clock() + REFERENCE_LIMIT_S) or scales
     if not candidates:
         return GlobalDecision((), None, (), None, tuple(notes), clock() - started, scales)
     options = options_of(problem, candidates, scales, current=current, in_use=in_use, outlook=outlook)

@@ -83,7 +83,7 @@ def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason,
     dearer = money(item.report) / money(best.report) if money(best.report) else 1.0
     if problem.job.objective is Objective.COST and dearer > 1:
         reasons.insert(0, Reason("dearer", "", {"factor": dearer}))
-    if problem.job.objective in (Objective.REWARD, Objective.TCHEBYCHEFF):
+    if problem.job.objective not in (Objective.TIME, Objective.COST):
         data = {"score": -item.score, "best": -best.score, "objective": str(problem.job.objective)}
         reasons.insert(0, Reason("scores-lower", "", data))
     # As good as the chosen one, which only came first.

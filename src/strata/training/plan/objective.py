@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.errors import UsageError
+from strata.fleet.fleet import Fleet
 from strata.simulate.report import StepReport
 from strata.workload.job import Objective, TrainingJob
 
@@ -23,8 +24,8 @@ AUGMENTATION: Final = 1e-3
 class Scales:
     """What time and money are measured against.
 
-    baseline_s and baseline_usd: the best single domain's step; ideal and nadir: (time, -utilisation, money) at
-    the ends of the front, used by Tchebycheff alone.
+    baseline_s and baseline_usd: of `reference.py`, infinite where nothing is to be weighed; ideal and nadir:
+    (time, -utilisation, money) at the ends of the front, used by Tchebycheff alone.
     """
 
     baseline_s: float = 1.0
@@ -44,7 +45,7 @@ def score(job: TrainingJob, scales: Scales, step_s: Any, utilization: Any, cost_
             return step_s
         case Objective.COST:
             return cost_usd
-        case Objective.REWARD:
+        case Objective.REWARD | Objective.REWARD_EGRESS:
             w1, w2, w3 = job.weights
             efficiency = (scales.baseline_s - step_s) / scales.baseline_s
             return -(w1 * efficiency + w2 * utilization - w3 * cost_usd / scales.baseline_usd)
@@ -59,7 +60,9 @@ def score(job: TrainingJob, scales: Scales, step_s: Any, utilization: Any, cost_
 
 def score_report(job: TrainingJob, scales: Scales, report: StepReport) -> float:
     """Return the score of one evaluated plan; money that is not known counts as egress alone."""
-    return float(score(job, scales, report.step_time_s, report.utilization, money(report)))
+    is_egress = job.objective is Objective.REWARD_EGRESS
+    usd = report.egress_usd_per_step if is_egress else money(report)
+    return float(score(job, scales, report.step_time_s, report.utilization, usd))
 
 
 def money(report: StepReport) -> float:
@@ -74,6 +77,19 @@ def check_prices(job: TrainingJob, missing: list[str]) -> None:
         raise UsageError(
             f"money cannot be compared: no price for {', '.join(missing)}",
             hint="add `price: $2.50/h` (per device) to these domains of the fleet file",
+        )
+
+
+def check_egress(job: TrainingJob, fleet: Fleet) -> None:
+    """Raise UsageError where egress alone is to be weighed and there is none, or a budget counts devices."""
+    if job.limits.cost_usd_per_step is not None:
+        raise UsageError(
+            "reward-egress leaves out what devices cost, and the job's budget counts it", hint="--minimize reward"
+        )
+    if all(link.price_usd_per_byte == 0 for link in fleet.links.values()):
+        raise UsageError(
+            f"no link of {fleet.name} has a price: the egress of every plan is 0",
+            hint="add `price: $0.02/GB` to the links of the fleet file, or --minimize reward",
         )
 
 

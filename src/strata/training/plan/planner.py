@@ -20,11 +20,12 @@ from strata.training.plan.exact.alone import first_plan
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.exact.search import Search
-from strata.training.plan.objective import Scales, check_prices, money, score_report
+from strata.training.plan.objective import Scales, check_egress, check_prices, money, score_report
+from strata.training.plan.reference import reference, without_limits
 from strata.training.plan.report import TrainingPlanReport
 from strata.training.plan.request import inputs_digest
 from strata.units import show_time
-from strata.workload.job import Limits, Objective, TrainingJob
+from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
 
 DEFAULT_TIME_LIMIT_S: Final = 30.0
@@ -80,7 +81,13 @@ def plan_training(
 
 
 def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
-    """Return the planning problem. Raises UsageError where money is asked for and a domain has no price."""
+    """Return the planning problem. Raises UsageError where money is asked for and a domain, or every link, has no
+    price."""
+    if job.objective is Objective.REWARD_EGRESS:
+        check_egress(job, fleet)
+        # Where devices have no price egress is all the money there is, in bounds and in plans.
+        free = [replace(domain, price_usd_per_device_hour=None) for domain in fleet.domains]
+        return Problem.of(replace(fleet, domains=tuple(free)), job)
     problem = Problem.of(fleet, job)
     unpriced = [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None]
     check_prices(job, unpriced)
@@ -88,21 +95,6 @@ def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
         return problem
     # Egress is then all the money that is known: weighed against none, it would forbid every crossing.
     return replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
-
-
-def best_of(
-    problem: Problem, members: Sequence[int], scales: Scales, *, clock: Clock, deadline: float
-) -> SearchResult:
-    """Return the exact search over some domains (positions in the problem's fleet)."""
-    return Search(problem, scales, members, clock=clock, deadline=deadline).run()
-
-
-def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> SearchResult:
-    """Return the best plan of every kind of domain taken alone."""
-    result = SearchResult()
-    for index in problem.representatives:
-        result.merge(best_of(problem, (index,), scales, clock=clock, deadline=deadline))
-    return result
 
 
 def best_with(
@@ -143,20 +135,16 @@ def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, ran
 
 
 def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
-    """Return what reward and Tchebycheff measure against: the best single domain, and the front's ends."""
-    job = problem.job
-    if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
+    """Return what reward and Tchebycheff measure against: the reference, and the front's ends."""
+    if problem.job.objective in (Objective.TIME, Objective.COST):
         return Scales()
-    by_time = replace(job, objective=Objective.TIME, limits=_only_domains(job.limits))
-    alone = best_single(replace(problem, job=by_time), Scales(), clock=clock, deadline=deadline).ranked
-    if not alone:
-        return Scales()
-    scales = Scales(baseline_s=alone[0].report.step_time_s, baseline_usd=max(money(alone[0].report), 1e-12))
-    if job.objective is Objective.REWARD:
-        return scales
+    scales = reference(problem, clock=clock, deadline=deadline)
+    if scales is None or problem.job.objective is not Objective.TCHEBYCHEFF:
+        return scales or Scales()
+    unlimited = without_limits(problem)
     ends = []
     for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
-        end = replace(problem, job=replace(by_time, objective=Objective.REWARD, weights=weights))
+        end = replace(problem, job=replace(unlimited.job, objective=Objective.REWARD, weights=weights))
         result = _search(end, scales, clock, deadline, 0)
         if result.interrupted:
             raise KeyboardInterrupt  # the ends of the front are not known, and no plan can be scored
@@ -169,10 +157,6 @@ def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
         ideal=(min(columns[0]), min(columns[1]), min(columns[2])),
         nadir=(max(columns[0]), max(columns[1]), max(columns[2])),
     )
-
-
-def _only_domains(limits: Limits) -> Limits:
-    return Limits(domains=limits.domains, memory_headroom=limits.memory_headroom)
 
 
 def alternatives(

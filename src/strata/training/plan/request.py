@@ -22,7 +22,7 @@ def requested_job(job: TrainingJob, request: PlanRequest) -> TrainingJob:
     if request.weights is not None:
         if request.minimize is None and job.objective in (Objective.TIME, Objective.COST):
             job = replace(job, objective=Objective.REWARD)
-        if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
+        if job.objective in (Objective.TIME, Objective.COST):
             raise UsageError(
                 f"--weights has no meaning for --minimize {job.objective}", hint="--minimize tchebycheff or reward"
             )
