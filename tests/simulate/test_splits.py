@@ -40,6 +40,9 @@ def case(seed: int):
     warmup = np.minimum(np.cumsum(rng.integers(1, 4, stages))[::-1] - 1, count - 1)
     hops_s = (serial + latency).sum(axis=0).tolist()
     splits = Splits(times, hops_s, warmup.tolist(), float(serial.max(initial=0.0)), count)
+    if rng.random() < 0.7:  # known beside the warm-ups, or alone
+        alone = replace(splits, warmup=()) if rng.random() < 0.3 else splits
+        splits = replace(alone, in_flight=int(warmup[0]) + 1)
 
     def exact_s(counts: tuple[int, ...]) -> float:
         ends = np.cumsum([0, *counts])
@@ -112,6 +115,7 @@ def test_no_zero_bubble_split_over_slow_links_beats_the_bound_or_is_left_out_bel
         1 - share,
         [count - share * (min(at + 1, count) if at else 0) for at in range(stages)],
         [max(0, count - (stages - at)) // 2 for at in range(1, stages)],
+        in_flight=stages if seed % 2 else 0,
     )
     orders = tuple(tuple(zero_bubble(at, stages, count)) for at in range(stages))
 
@@ -126,6 +130,30 @@ def test_no_zero_bubble_split_over_slow_links_beats_the_bound_or_is_left_out_bel
         assert splits.bound_s <= limit_s * (1 + 1e-9)
         within = set(splits.within(limit_s * (1 + 1e-9)))
         assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= within
+
+
+@examples(150)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40))
+def test_fewer_microbatches_take_their_share_of_the_bound_by_as_many_as_are_in_flight(seed, count, fewer):
+    """What is known of so many bounds fewer (`exact.candidates`)."""
+    plain, fitting, _ = case(seed)
+    if not fitting:
+        return
+    splits = replace(plain, warmup=(), microbatches=count + fewer)
+    less = replace(splits, microbatches=count)
+    assert less.paced_s >= splits.paced_s * count / (count + fewer) * (1 - 1e-9)
+    if splits.in_flight and fewer % splits.in_flight == 0:
+        assert less.bound_s >= splits.bound_s * count / (count + fewer) * (1 - 1e-9)
+
+
+def test_all_that_is_in_flight_makes_its_round_trip_before_more_is():
+    """Four microbatches in flight over links that take 10 s there and back: forty make ten trips."""
+    work = np.triu(np.arange(9) - np.arange(9)[:, None], 1).astype(float)
+    times = [np.where(work > 0, work, np.inf)] * 4
+    splits = Splits(times, [10.0] * 3, [3, 2, 1, 0], 0.0, 40, in_flight=4)
+    assert splits.bound_s >= 10 * (8 + 30)
+    assert replace(splits, in_flight=0).bound_s < 300
+    assert list(splits.within(379.0)) == []
 
 
 def test_zero_bubble_stages_wait_for_a_slow_link_once_for_two_microbatches():

@@ -10,6 +10,9 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
   that keeps the pace of stage p but for n such round trips takes upstream_p + M t_p + n (C_se - k t_p), where p is
   from s to e and n = floor((M - 1 - w_e) / k); elsewhere n = floor((M - 2 - w_min(s, p)) / k), and one more round
   trip leads from p to s and e.
+* the first stage begins a microbatch when that k before it is through, k = w_0 + 1 of them in flight, so the one
+  after n k only after n round trips C of the whole pipeline. With n = floor((M - 1) / k) the last r = M - n k
+  microbatches begin then: n C + the first bound of r.
 
 The first is nested, V_i = max(m_i t_i, u t_i + hop_i + V_i+1), so its least over all splits is found backwards,
 one stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
@@ -72,7 +75,8 @@ class Splits:
     before its last gradient leaves it; none: all of them (`screening.ordered_bound_s`). rounds: per cut, how often
     a fixed order waits for what its two stages have in flight between them; none: as the warm-ups say.
     ends: per stage, what follows the pipeline at least where it has the layers from a row to a column; none:
-    `end_s`, which follows in any case.
+    `end_s`, which follows in any case. in_flight: microbatches that the first stage has begun and not ended, at
+    most, stages work off their microbatches in turn; 0: not known, or in another order.
     """
 
     times: Sequence[Floats]
@@ -87,6 +91,7 @@ class Splits:
     sums_of: Callable[[], PlaneSums | None] = lambda: None
     ends: Sequence[Floats] = ()
     end_s: float = 0.0
+    in_flight: int = 0
 
     def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
@@ -101,16 +106,26 @@ class Splits:
         ]
 
     @cached_property
-    def _least(self) -> tuple[list[Floats], list[Floats]]:
-        """Bound and path of the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
+    def _bounds(self) -> list[Floats]:
+        """Bound of the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
+        bounds = [self._none_left]
+        for stage in reversed(range(len(self.times))):
+            bounds.append(self._onward(stage, self.times[stage], bounds[-1]).min(axis=1))
+        return bounds[::-1]
+
+    @cached_property
+    def _paths(self) -> list[Floats]:
+        """Way of a microbatch through the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
+        paths = [self._none_left]
+        for stage in reversed(range(len(self.times))):
+            paths.append((self.path * self.times[stage] + (self._hop_s(stage) + paths[-1])).min(axis=1))
+        return paths[::-1]
+
+    @property
+    def _none_left(self) -> Floats:
         after = np.full(len(self.times[0]), np.inf)
         after[-1] = 0.0
-        bounds, paths = [after], [after]
-        for stage in reversed(range(len(self.times))):
-            times, hop_s = self.times[stage], self._hop_s(stage)
-            bounds.append(self._onward(stage, times, bounds[-1]).min(axis=1))
-            paths.append((self.path * times + (hop_s + paths[-1])).min(axis=1))
-        return bounds[::-1], paths[::-1]
+        return after
 
     def _onward(self, stage: int, times: Floats, after_s: Floats) -> Floats:
         """Return what stages from this one on take whose first has these times and the others so long."""
@@ -127,8 +142,36 @@ class Splits:
     @property
     def bound_s(self) -> float:
         """What no split's step can beat; inf where none fits memory."""
-        bounds, paths = self._least
-        return max(float(bounds[0][0]), float(paths[0][0]) + (self.microbatches - 1) * self.slowest_s)
+        return max(self.paced_s, self._trips_s)
+
+    @property
+    def paced_s(self) -> float:
+        """What no split's step can beat, however many microbatches are in flight.
+
+        Of M microbatches at least M / m times what it is of m fewer ones, the stages and hops alike.
+        """
+        path_s = float(self._paths[0][0]) + (self.microbatches - 1) * self.slowest_s
+        return max(float(self._bounds[0][0]), path_s)
+
+    @property
+    def _trips_s(self) -> float:
+        """The bound of whole round trips."""
+        count, rest = self._trips
+        if rest is None:
+            return 0.0
+        return count * float(self._paths[0][0]) + float(rest._bounds[0][0])
+
+    @cached_property
+    def _trips(self) -> tuple[int, Splits | None]:
+        """How many round trips come before the last microbatches, and the splits of those; None: none do."""
+        count = (self.microbatches - 1) // self.in_flight if self.in_flight else 0
+        if not count:
+            return 0, None
+        left = self.microbatches - count * self.in_flight
+        # No more microbatches than these have weight gradients left when the last gradient leaves a stage.
+        late = (min(self.microbatches - each, (1 - self.upstream) * left) for each in self.busy)
+        busy = tuple(left - each for each in late)
+        return count, replace(self, microbatches=left, in_flight=0, warmup=(), rounds=(), busy=busy)
 
     @cached_property
     def sums(self) -> PlaneSums | None:
@@ -200,9 +243,8 @@ class Splits:
         if not np.isfinite(self.bound_s):
             return None
         counts, first = [], 0
-        bounds, _ = self._least
         for stage, times in enumerate(self.times):
-            values = self._works(stage, times[first], self._hop_s(stage) + bounds[stage + 1])
+            values = self._works(stage, times[first], self._hop_s(stage) + self._bounds[stage + 1])
             last = int(np.flatnonzero(values <= values.min() * EXACT)[-1])
             counts.append(last - first)
             first = last
@@ -252,14 +294,20 @@ class Splits:
         Those that take more than `limit_s` are left out; the least of each come first.
         """
         cuts, times, ends_s, planes = some
-        bounds, paths = self._least
         stage = times.shape[1]
+        below_s, path_below_s = self._bounds[stage + 1], self._paths[stage + 1]
         waited_s, hop_s = (self.microbatches - 1) * self.slowest_s, self._hop_s(stage)
         before_s, hops_s = times.sum(axis=1)[:, None], sum(self.hops_s[:stage])
         own = self.times[stage][cuts[:, -1]]
-        values = self.upstream * before_s + self._works(stage, own, hop_s + bounds[stage + 1])
-        path_s = self.path * before_s + (self.path * own + (hop_s + waited_s + paths[stage + 1]))
-        values = np.maximum(values, path_s) + hops_s
+        values = self.upstream * before_s + self._works(stage, own, hop_s + below_s)
+        path_s = self.path * before_s + (self.path * own + (hop_s + waited_s + path_below_s))
+        values = np.maximum(values, path_s)
+        trips, rest = self._trips
+        if rest is not None:
+            whole_s = self.path * (before_s + own) + (hop_s + path_below_s)
+            left_s = self.upstream * before_s + rest._works(stage, own, hop_s + rest._bounds[stage + 1])
+            values = np.maximum(values, trips * (whole_s + hops_s) + left_s)
+        values = values + hops_s
         ending_s = np.broadcast_to(ends_s[:, None], values.shape)
         if self.ends:
             ending_s = np.maximum(ending_s, self.ends[stage][cuts[:, -1]])

@@ -18,6 +18,7 @@ from strata.training.plan import explain, relax
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.alone import first_plan
 from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.ranked_search import RankedSearch
 from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, check_egress, check_prices, money, score_report
@@ -128,8 +129,8 @@ def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, ran
     if count <= POOL:
         result = first_plan(problem, scales, [range(count)], clock=clock, deadline=deadline)
         if not result.interrupted:
-            every = Search(problem, scales, range(count), clock=clock, deadline=deadline)
-            result.merge(every.run(so_far=result, rank=rank, keeps_best=True))
+            every = RankedSearch(problem, scales, range(count), clock=clock, deadline=deadline, rank=rank)
+            result.merge(every.run(so_far=result, keeps_best=True))
         return result
     return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank)
 

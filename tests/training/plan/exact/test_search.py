@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.ranked_search import ROW_TOLERANCE, RankedSearch
 from strata.training.plan.exact.result import SearchResult
-from strata.training.plan.exact.search import ROW_TOLERANCE, Search
+from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
 from strata.workload.job import Schedule
@@ -26,7 +27,8 @@ ABC = fleet(domain("a", 4), domain("b", 4), domain("c", 4), gbps=50, ms=5)
 def search(place=ABC, asked=None, **more) -> Search:
     problem = Problem.of(place, asked or job(layers(14), batch=32))
     more = {"clock": lambda: 0.0, "deadline": 1.0} | more
-    return Search(problem, Scales(), range(len(problem.fleet.domains)), **more)
+    kind = RankedSearch if "rank" in more else Search
+    return kind(problem, Scales(), range(len(problem.fleet.domains)), **more)
 
 
 def test_a_search_opens_few_of_its_branches():
@@ -90,14 +92,14 @@ def test_plans_are_evaluated_long_before_all_branches_that_could_be_better_are_b
 
 
 def test_the_ranked_table_has_one_row_a_domain_set_best_first():
-    ranked = search().run(rank=8).ranked
+    ranked = search(rank=8).run().ranked
     assert [item.score for item in ranked] == sorted(item.score for item in ranked)
     assert len({item.domain_set for item in ranked}) == len(ranked)
     assert len(ranked) >= 6  # of the seven subsets
 
 
 def test_what_must_be_used_is_used():
-    ranked = search(must_use=2).run(rank=8).ranked
+    ranked = search(must_use=2).run().ranked
     assert ranked
     assert all("c" in item.plan.domains for item in ranked)
 
@@ -129,7 +131,7 @@ def test_the_gap_is_a_share_of_the_best_score_whatever_its_sign(best, bound, gap
 
 
 def test_merging_keeps_the_better_plan_of_each_set():
-    one, other = search().run(rank=4), search().run(rank=8)
+    one, other = search(rank=4).run(), search(rank=8).run()
     before = one.best_score
     one.merge(other)
     assert one.best_score == before
@@ -140,7 +142,7 @@ def test_merging_keeps_the_better_plan_of_each_set():
 def test_only_sets_that_fit_under_no_setting_are_refused(seed):
     """Settings that need too much memory say nothing about a set that others would fit."""
     place, asked = small_case(seed)
-    refused = search(place, asked).run(rank=8).refusals
+    refused = search(place, asked, rank=8).run().refusals
     pipelines = (plan for plan, _ in every_plan(Problem.of(place, asked)) if len(plan.pipelines) == 1)
     assert not refused.keys() & {frozenset(plan.domains) for plan in pipelines}
 
@@ -155,7 +157,7 @@ def test_without_a_plan_the_best_score_is_infinite_and_there_is_no_gap():
 @given(st.integers(0, 10**6))
 def test_rows_of_the_ranked_table_are_the_best_sets_each_with_its_best_plan(seed):
     place, asked = small_case(seed)
-    found = search(place, asked).run(rank=3)
+    found = search(place, asked, rank=3).run()
     best: dict[tuple[str, frozenset[str]], float] = {}
     for plan, report in every_plan(Problem.of(place, asked)):
         key = plan.kind, frozenset(plan.domains)
@@ -175,7 +177,7 @@ def test_a_set_whose_fastest_branches_do_not_fit_memory_has_its_row():
     sites = fleet(
         domain("Oslo", 4), domain("Stockholm", 8, accelerator=card("small", tflops=60.0, gib=10.0)), gbps=1, ms=60
     )
-    ranked = search(sites, job(layers(10, mparams=200.0), batch=32)).run(rank=4).ranked
+    ranked = search(sites, job(layers(10, mparams=200.0), batch=32), rank=4).run().ranked
     assert ("single", frozenset({"Stockholm"})) in {item.domain_set for item in ranked}
 
 

@@ -2,7 +2,10 @@
 
 A setting has the bound of its shape (`ShapeBounds`) until it is looked into: then the least time of so many
 microbatches over all splits is known, and so are most microbatches within a limit. As no stage does m microbatches
-in less than m / M of what M take, as long as m fill the pipeline, one such point bounds shorter limits, too.
+in less than m / M of what M take, as long as m fill the pipeline, one such point bounds shorter limits, too. Where
+all k that are in flight must return before the next are begun, that holds of m = M - k, M - 2k, … alone: the bound
+is n C + V(r) with M = n k + r and V(r) >= C, and M / k C is no more than that; others take no less than the next
+fewer of these.
 """
 
 from __future__ import annotations
@@ -16,10 +19,14 @@ from strata.arrays import Floats
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.shapes import ShapeBounds
 
-LeastTime = Callable[[ParallelConfig, int], float]
-"""The time that so many microbatches of a setting take at least in any split, inf where none fits."""
+LeastTime = Callable[[ParallelConfig, int], tuple[float, float]]
+"""The time that so many microbatches of a setting take at least in any split, inf where none fits: without looking
+at how many are in flight, and with that."""
 
 ROUNDING: Final = 1 + 1e-9
+
+_Points = dict[tuple[int, int], tuple[float, float]]
+"""By setting and microbatches, what they take at least."""
 
 
 class Candidates:
@@ -32,15 +39,18 @@ class Candidates:
         self.configs, self.bounds, self.looked = configs, bounds, set[int]()
         self.hidden_s = bounds.hidden_s.copy()
         """How much of a gradient sum each hides at most [settings]."""
-        self._least_s, self._most_hidden_s, self._points = least_s, most_hidden_s, dict[tuple[int, int], float]()
+        self._least_s, self._most_hidden_s, self._points = least_s, most_hidden_s, _Points()
         self._first_s = bounds.first_s.copy()
 
     def most_samples(self, limits_s: Floats) -> Floats:
         """Return a bound on the samples within each time limit [settings, limits]."""
         most = self.bounds.most_samples(limits_s)
-        for (at, count), least_s in self._points.items():
+        for (at, count), (paced_s, least_s) in self._points.items():
+            stages = int(self.bounds.stages[at])
+            done, due = (count * limits_s / each_s * ROUNDING for each_s in (paced_s, least_s))
+            trips = np.ceil(np.maximum(0.0, count - stages - due) / stages)
             # Of fewer microbatches than stages fewer are in flight: they recompute less, or fit where more do not.
-            reached = np.maximum(self.bounds.stages[at] - 1, np.floor(count * limits_s / least_s * ROUNDING))
+            reached = np.maximum(stages - 1, np.minimum(np.floor(done), count - 1 - stages * trips))
             capped = np.minimum(most[at], np.minimum(count - 1, reached) * self.bounds.samples[at])
             most[at] = np.where(limits_s * ROUNDING < least_s, capped, most[at])
         return most
@@ -62,7 +72,8 @@ class Candidates:
         could = np.where(able, self.could(limit_s), 0.0)
         if could.max(initial=0.0) > 0:
             at = int(could.argmax())
-            return None if self._points.get((at, self._count(at, could[at])), np.inf) <= limit_s else at
+            known = self._points.get((at, self._count(at, could[at])))
+            return None if known is not None and known[1] <= limit_s else at
         first_s = np.where(able, self._first_s, np.inf)
         if not np.isfinite(first_s.min(initial=np.inf)):
             return None
@@ -91,8 +102,8 @@ class Candidates:
         if (at, count) not in self._points:
             self._points[at, count] = self._least_s(self.configs[at], count)
             if count == 1:
-                self._first_s[at] = max(self._first_s[at], self._points[at, 1])
-        return self._points[at, count]
+                self._first_s[at] = max(self._first_s[at], self._points[at, 1][1])
+        return self._points[at, count][1]
 
     def _count(self, at: int, samples: float) -> int:
         return round(float(samples) / int(self.bounds.samples[at]))

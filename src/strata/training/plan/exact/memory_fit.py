@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from strata.decision import Reason
 from strata.simulate.least_recomputed import NEVER
 from strata.simulate.memory import StageShape
 from strata.training.plan.exact.problem import Problem
+from strata.units import show_bytes
 from strata.workload.job import Recompute
 from strata.workload.plan import Pipeline, TrainingPlan
 
@@ -74,3 +76,21 @@ def zero_stages(problem: Problem, plan: TrainingPlan) -> tuple[int, ...]:
     stages = problem.job.zero_stages
     pipeline = plan.pipelines[0]
     return stages if pipeline.replicas * pipeline.stages[0].context_parallel > 1 else stages[:1]
+
+
+def too_large(problem: Problem, plan: TrainingPlan) -> Reason:
+    """Return which stage lacks most memory in the split that ignores it."""
+    model, pipeline = problem.model, plan.pipelines[0]
+    needs = [
+        (
+            model.stage_memory_bytes(plan, pipeline, stage),
+            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
+            stage,
+        )
+        for stage in pipeline.stages
+    ]
+    need, have, stage = max(needs, key=lambda item: item[0] / item[1])
+    return Reason(
+        "memory-exceeded", stage.domain,
+        {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have},
+    )  # fmt: skip

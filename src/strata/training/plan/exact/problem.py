@@ -20,6 +20,7 @@ from strata.simulate.splits import Splits
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.config_space import ConfigSpace
+from strata.training.plan.exact.recent import Recent
 from strata.training.plan.exact.room import num_microbatches, ranks_of, slots
 from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.splitting import Splitting
@@ -28,6 +29,9 @@ from strata.workload.job import Recompute, Schedule, TrainingJob
 
 POOL: Final = 10
 """Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
+
+SPLITS: Final = 512
+"""Rows of stages whose layer splits are kept: each has tables of its stages, most of them those of others."""
 
 INSIDE_DOMAINS: Final = (
     "kinds", "_kinds_first", "of_each_kind", "representatives", "like_layers", "splitting", "_space",
@@ -71,13 +75,13 @@ class Problem:
 
     @cached_property
     def splits(self) -> dict[object, Splits]:
-        """Layer splits of rows of stages met so far: like rows share theirs."""
-        return {}
+        """Layer splits of rows of stages met lately: like rows share theirs."""
+        return Recent(SPLITS)
 
     @cached_property
     def stage_times(self) -> dict[object, Floats]:
         """Times of all runs of layers on one stage, by kind of stage."""
-        return {}
+        return Recent.of_tables(len(self.job.layers))
 
     def fitting(self, shape: StageShape, limit_bytes: float) -> Bools:
         """Whether a stage of this shape holds the layers from a row to a column [L + 1, L + 1]."""
@@ -119,7 +123,7 @@ class Problem:
     @cached_property
     def run_ends(self) -> dict[object, Floats]:
         """What follows the microbatches of stages of any layers, by what it depends on (`copy_sums`)."""
-        return {}
+        return Recent.of_tables(len(self.job.layers))
 
     @cached_property
     def like_layers(self) -> tuple[int, int]:

@@ -23,10 +23,9 @@ from strata.simulate.splits import Splits
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.chain import Chain, with_layers
 from strata.training.plan.exact.config import ParallelConfig
-from strata.training.plan.exact.memory_fit import fitting, zero_stages
+from strata.training.plan.exact.memory_fit import fitting, too_large, zero_stages
 from strata.training.plan.exact.orders import schedules_of
 from strata.training.plan.exact.problem import Problem
-from strata.units import show_bytes
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
@@ -89,9 +88,10 @@ def chains(
 
 def least_s(
     problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int, *, after_s: float
-) -> float:
+) -> tuple[float, float]:
     """Return what no split of a pipeline over domains in this order beats under any schedule of whole stages, inf
-    where none fits; `after_s` is what follows its microbatches at least."""
+    where none fits; `after_s` is what follows its microbatches at least. First without asking how many are in
+    flight (`Splits.paced_s`)."""
     return _row(problem, config, order, microbatches).least_s(after_s)
 
 
@@ -118,12 +118,13 @@ class _Row:
     is_slow: bool = False
     """Warm-ups are those of stages that recompute all their layers."""
 
-    def least_s(self, after_s: float) -> float:
-        """Return what no split can beat, whatever its warm-ups."""
+    def least_s(self, after_s: float) -> tuple[float, float]:
+        """Return what no split can beat, whatever its warm-ups, without and with those in flight."""
         plan, splits = self._whole
         if not np.isfinite(splits.bound_s):
-            return np.inf
-        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
+            return np.inf, np.inf
+        close_s = Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
+        return close_s - splits.bound_s + splits.paced_s, close_s
 
     def most_hidden_s(self) -> float:
         """Return the longest that the shortest backward is in any split."""
@@ -135,6 +136,12 @@ class _Row:
             backward = np.where(np.isfinite(times), times, -np.inf) - (forward - forward[:, None])
             left = np.minimum(backward, left).max(axis=1)
         return float(max(0.0, left[0]))
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether all stages are in one domain: no other warm-ups are built there than those of 1F1B, or of GPipe
+        where that is not asked for (`orders.schedules_of`)."""
+        return all(domain is self.layout[0][0] for domain, _ in self.layout)
 
     @cached_property
     def _whole(self) -> tuple[TrainingPlan, Splits]:
@@ -184,7 +191,7 @@ class _Row:
             plan = with_layers(plan, self._free(plan, chunks))
             if self.problem.is_partial and plan.recompute is Recompute.NONE:
                 plan = replace(plan, recompute=Recompute.FULL)
-            return _too_large(self.problem, replace(plan, zero_stage=max(allowed)))
+            return too_large(self.problem, replace(plan, zero_stage=max(allowed)))
         if len(plans) > 1:
             plans.sort(key=lambda fits: self.problem.model.bounds([fits])[0].step_time_s)
         messages = count * self.config.data_parallel
@@ -216,7 +223,7 @@ class _Row:
             if (fits := problem.model.fastest_zero(replace(plan, recompute=mode), allowed)) is not None
         ]
         if not plans:
-            return _too_large(problem, replace(plan, recompute=modes[-1], zero_stage=max(allowed)))
+            return too_large(problem, replace(plan, recompute=modes[-1], zero_stage=max(allowed)))
         cost = problem.compute_cost(self.config)
         at = problem.fleet.index(self.layout[0][0].name)
         return Chain(
@@ -260,11 +267,12 @@ class _Row:
     ) -> Splits:
         """Return the splits whose stages each fit under one of these ZeRO stages; not `fits`: all.
 
-        Every stage has at least a layer for each of its `chunks`. Not `is_ordered`: warm-ups are not known.
+        Every stage has at least a layer for each of its `chunks`. Not `is_ordered`: warm-ups are not known, but
+        inside one domain how many microbatches are in flight is.
         """
         config, kinds, stages = self.config, self.problem.kinds, len(self.layout)
         shapes: list[tuple[StageShape, ...]] = [()] * stages
-        pipeline, warmup = plan.pipelines[0], tuple[int, ...]()
+        pipeline, warmup, in_flight = plan.pipelines[0], tuple[int, ...](), 0
         if fits:
             if max(zero_stages) <= WHOLE_WEIGHTS:
                 zero_stages = (max(zero_stages),)
@@ -272,6 +280,8 @@ class _Row:
             shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
             if plan.schedule not in ORDERED and is_ordered:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
+            if warmup or plan.schedule is Schedule.ZERO_BUBBLE or (not is_ordered and self._is_alone):
+                in_flight = pipeline.stages[0].warmup + 1
         upstream, path, busy, rounds = 1 / chunks, 1.0, tuple[float, ...](), tuple[int, ...]()
         if plan.schedule is Schedule.ZERO_BUBBLE:
             share = self.problem.compute_cost(config).weight_share
@@ -282,7 +292,7 @@ class _Row:
             rounds = tuple(max(0, count - (stages - at)) // 2 for at in range(1, stages))
         row = tuple((kinds[domain.name], ranks) for domain, ranks in self.layout)
         key = (
-            row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, count, chunks, busy,
+            row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, count, chunks, busy, in_flight,
         )  # fmt: skip
         if key not in self.problem.splits:
             times = [
@@ -291,7 +301,7 @@ class _Row:
             is_fixed = fits and plan.schedule in ORDERED
             self.problem.splits[key] = Splits(
                 times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, rounds,
-                (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
+                (lambda: self._sums(plan, times)) if is_fixed else lambda: None, in_flight=in_flight,
             )  # fmt: skip
         return self.problem.splits[key]
 
@@ -370,24 +380,6 @@ class _Row:
         if self.microbatches == self.problem.microbatches(self.config):
             plan = plan.with_samples(self.problem.job.global_batch)
         return with_layers(plan, counts)
-
-
-def _too_large(problem: Problem, plan: TrainingPlan) -> Reason:
-    """Return which stage lacks most memory in the split that ignores it."""
-    model, pipeline = problem.model, plan.pipelines[0]
-    needs = [
-        (
-            model.stage_memory_bytes(plan, pipeline, stage),
-            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
-            stage,
-        )
-        for stage in pipeline.stages
-    ]
-    need, have, stage = max(needs, key=lambda item: item[0] / item[1])
-    return Reason(
-        "memory-exceeded", stage.domain,
-        {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have},
-    )  # fmt: skip
 
 
 def _with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:

@@ -17,7 +17,7 @@ from strata.arrays import Bools, Ints
 from strata.clock import Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
-from strata.training.plan.exact.branches import CROSSING, LOTS, Lot, SearchBranches
+from strata.training.plan.exact.branches import LOTS, Lot, SearchBranches
 from strata.training.plan.exact.chain import MOST_TIMED, Chain, OtherSplits
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
@@ -29,27 +29,14 @@ from strata.training.plan.objective import Scales, score, score_report, within_l
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
-OPENED: Final = 8
-ROW_LOTS: Final = 32
-"""Branches opened that fit, and lots looked into, for a row of the ranked table before it counts as searched in
-part."""
-
 REFUSED: Final = 5
-"""For each of those so many may be opened in all: some do not fit."""
-
-ROW_TOLERANCE: Final = 5e-3
-ROW_SPLITS: Final = 20
-ROW_TIMED: Final = 512
-"""As TOLERANCE, MOST_SPLITS and MOST_TIMED, for the rows of the ranked table below the first."""
+"""For each branch that fits so many may be opened where these are counted: some do not fit."""
 
 DIVE: Final = 3
 """Branches opened before the first plans are evaluated, whatever their bounds."""
 
 MOST_SPLITS: Final = 200
 """Layer splits of one chain that are built; where more could be better, the gap says so."""
-
-LOTS_OF: Final[dict[str, tuple[Lot, ...]]] = {"single": ("alone",), "pp": ("joined",)}
-"""Where the branches of a kind of plan are; of all others: among the sharings."""
 
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
@@ -96,16 +83,18 @@ class Search:
         self._opened: set[TrainingPlan] = set()
         self._serial = 0
 
-    def run(self, *, so_far: SearchResult | None = None, rank: int = 0, keeps_best: bool = False) -> SearchResult:
+    def run(self, *, so_far: SearchResult | None = None, keeps_best: bool = False) -> SearchResult:
         """Search until the bound meets the best plan, here or among those `so_far`, or the deadline passes.
 
-        The `rank` best domain sets are searched for the ranked table, each to its best plan. Where DiLoCo
-        wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
+        Where DiLoCo wins, the best synchronous plan is searched too: its token penalty is an assumption, so both
+        are shown.
         `keeps_best`: Ctrl-C ends the search with the best so far and `interrupted`, which the caller must heed;
         without it, KeyboardInterrupt is raised: half of a search is no baseline, bound or proof.
         """
         try:
-            self._search(so_far or SearchResult(), rank)
+            self._search(so_far or SearchResult())
+            self.result.branches = len(self.branches.codes)
+            self.result.refusals = self.refusals.proved(is_late=self._is_late)
         except OutOfTime:  # before all branches had a bound: there is no plan yet, and nothing proved
             self.result.stopped, self.result.bound = True, -np.inf
         except KeyboardInterrupt:
@@ -116,7 +105,7 @@ class Search:
             self.result.bound = -np.inf
         return self.result
 
-    def _search(self, so_far: SearchResult, rank: int) -> None:
+    def _search(self, so_far: SearchResult) -> None:
         branches, incumbent = self.branches, so_far.best_score
         branches.find(check=self._check_time)
         self._explore(incumbent)
@@ -129,10 +118,6 @@ class Search:
                 among=lambda item: item.plan.local_steps == 1,
             )  # fmt: skip
             self.result.bound = proved
-        if rank and not self.result.stopped:
-            self._fill_table(rank, so_far)
-        self.result.branches = len(branches.codes)
-        self.result.refusals = self.refusals.proved(is_late=self._is_late)
 
     def _forget(self) -> None:
         """Begin again with what is built and opened."""
@@ -341,54 +326,6 @@ class Search:
             kept = self.result.by_set if within_limits(self.problem.job, item.report) else self.result.missed
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
-
-    def _fill_table(self, rank: int, so_far: SearchResult) -> None:
-        """Search domain sets by their least bounds, each to its best plan, until no other is of the `rank` best.
-
-        One of them crosses domains where any can: what it takes is what a best single domain is compared with.
-        """
-        result, proved, branches = self.result, self.result.bound, self.branches
-        self._most_splits, self._most_timed = ROW_SPLITS, ROW_TIMED
-        names = branches.domain_sets
-        crosses = np.array([len(domains) > 1 for _, domains in names], dtype=bool)
-        most_lots = branches.looked + ROW_LOTS
-        is_left, least, counted = np.ones(len(names), dtype=bool), np.full(len(names), np.inf), 0
-        while not self._is_late():
-            new, counted = np.arange(counted, len(branches.codes)), len(branches.codes)
-            np.minimum.at(least, branches.sets_of(new), branches.bounds[new])
-            known = {**so_far.by_set, **result.by_set}
-            scores = sorted(item.score for item in known.values())
-            worst = scores[rank - 1] if len(scores) >= rank else np.inf
-            is_owed = all(len(domains) < 2 for _, domains in known)
-            wanted = is_left & ((least < worst) | crosses if is_owed else least < worst)
-            first = float(least[wanted].min(initial=np.inf))
-            lots = CROSSING if is_owed and first >= worst else LOTS
-            is_nearer = branches.floor(lots) < (first if lots is CROSSING else min(first, worst))
-            lacks_row = first == np.inf and (is_owed or worst == np.inf)
-            if is_nearer and (branches.looked < most_lots or lacks_row):
-                self._look(lots, first)
-                continue
-            if not np.isfinite(first):
-                break
-            row = int(np.flatnonzero(wanted)[least[wanted].argmin()])
-            is_left[row], most_lots = False, branches.looked + ROW_LOTS
-            best = so_far.by_set.get(names[row])
-            self._search_row(row, best.score if best is not None else np.inf, most_lots=most_lots)
-        result.bound = proved
-
-    def _search_row(self, row: int, incumbent: float, *, most_lots: int) -> None:
-        """Search one domain set to its best plan."""
-        branches, name, self._unsplit = self.branches, self.branches.domain_sets[row], np.inf
-        self._forget()
-        self._explore(
-            incumbent, lots=LOTS_OF.get(name[0], ("shared",)),
-            pick=lambda rows: np.asarray(branches.sets_of(rows) == row),
-            among=lambda item: item.domain_set == name,
-            most=OPENED, most_lots=most_lots, tolerance=ROW_TOLERANCE,
-        )  # fmt: skip
-        if not self.result.stopped and self._unsplit == np.inf:
-            self.result.closed.add(name)
-        self.result.stopped = False
 
     def _is_late(self) -> bool:
         return self.clock() > self.deadline and not self._is_owed

@@ -108,7 +108,7 @@ class ShapeTables:
             settings, bounds = shapes.settings(unit, common), shapes.bounds(unit, common)
             after_s = dict(zip(settings, bounds.after_s.tolist(), strict=True))
 
-            def least_of(config: ParallelConfig, count: int) -> float:
+            def least_of(config: ParallelConfig, count: int) -> tuple[float, float]:
                 return least_s(self.problem, config, unit, count, after_s=after_s[config])
 
             def hidden_of(config: ParallelConfig) -> float:

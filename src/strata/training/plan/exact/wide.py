@@ -19,6 +19,7 @@ from strata.errors import OutOfTime
 from strata.training.plan.exact.alone import best_alone, first_plan
 from strata.training.plan.exact.floors import ChainFloors
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.ranked_search import RankedSearch
 from strata.training.plan.exact.result import TOLERANCE, SearchResult
 from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
@@ -110,8 +111,9 @@ def _join(
             continue
         tried.add(pool)
         before = result.best_score
-        pooled = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        result.merge(pooled.run(so_far=result, rank=rank if len(tried) == 1 else 0, keeps_best=True))
+        rows = rank if len(tried) == 1 else 0
+        pooled = RankedSearch(problem, scales, sorted(pool), clock=clock, deadline=deadline, rank=rows)
+        result.merge(pooled.run(so_far=result, keeps_best=True))
         if result.best_score < before:
             queue = [*_around_best(problem, result), *queue]
     return least
