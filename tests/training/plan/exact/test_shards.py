@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, islice, pairwise, product
 
 import numpy as np
 import pytest
@@ -46,6 +46,24 @@ def test_no_sharing_beats_its_bounds(seed):
         assert space.floors()[space.ways[way].common][1] * (1 - EPS) <= least_usd <= money(report) * (1 + EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
+
+
+@examples(24)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([(Schedule.ONE_F_ONE_B,), (Schedule.GPIPE, Schedule.LATENCY_AWARE), tuple(Schedule)]),
+)
+def test_no_sharing_of_stages_that_wait_for_each_other_beats_its_own_bound(seed, schedules):
+    """Over the network of a domain all that is in flight makes its round trip, unless that is the whole batch."""
+    place, asked = crowded_case(seed)
+    rng = np.random.default_rng(seed + 1)
+    slow = float(rng.choice([1e8, 1e9, 1e10]))
+    domains = (replace(each, network_bandwidth_bytes_per_s=slow, devices_per_node=1) for each in place.domains)
+    asked = replace(asked, schedules=schedules, global_batch=int(rng.integers(4, 13)))
+    problem = Problem.of(replace(place, domains=tuple(domains)), asked)
+    for space, at, _, report in islice(sharings(problem), 8):
+        own_s = space.own_bound_s(*at, limit_s=2 * report.step_time_s)
+        assert own_s <= report.step_time_s * (1 + EPS)
 
 
 @examples(30)

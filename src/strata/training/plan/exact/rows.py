@@ -138,10 +138,10 @@ class _Row:
         return float(max(0.0, left[0]))
 
     @property
-    def _is_alone(self) -> bool:
-        """Whether all stages are in one domain: no other warm-ups are built there than those of 1F1B, or of GPipe
-        where that is not asked for (`orders.schedules_of`)."""
-        return all(domain is self.layout[0][0] for domain, _ in self.layout)
+    def _is_classic(self) -> bool:
+        """Whether warm-ups are those of 1F1B: no others are built inside one domain (`orders.schedules_of`)."""
+        is_alone = all(domain is self.layout[0][0] for domain, _ in self.layout)
+        return is_alone and Schedule.ONE_F_ONE_B in self.problem.job.schedules
 
     @cached_property
     def _whole(self) -> tuple[TrainingPlan, Splits]:
@@ -268,7 +268,7 @@ class _Row:
         """Return the splits whose stages each fit under one of these ZeRO stages; not `fits`: all.
 
         Every stage has at least a layer for each of its `chunks`. Not `is_ordered`: warm-ups are not known, but
-        inside one domain how many microbatches are in flight is.
+        under 1F1B inside one domain how many microbatches are in flight is.
         """
         config, kinds, stages = self.config, self.problem.kinds, len(self.layout)
         shapes: list[tuple[StageShape, ...]] = [()] * stages
@@ -280,7 +280,7 @@ class _Row:
             shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
             if plan.schedule not in ORDERED and is_ordered:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
-            if warmup or plan.schedule is Schedule.ZERO_BUBBLE or (not is_ordered and self._is_alone):
+            if warmup or plan.schedule is Schedule.ZERO_BUBBLE or (not is_ordered and self._is_classic):
                 in_flight = pipeline.stages[0].warmup + 1
         upstream, path, busy, rounds = 1 / chunks, 1.0, tuple[float, ...](), tuple[int, ...]()
         if plan.schedule is Schedule.ZERO_BUBBLE:
