@@ -100,7 +100,7 @@ def _capacity(devices: Iterable[DeviceCapacity]) -> list[dict[str, Any]]:
             "accelerator": model,
             "num_devices": len(some),
             "devices_per_node": -(-len(some) // len({device.node for device in some})),
-            "num_free": sum(not any(device.used.values()) and not device.out for device in some),
+            "num_free": sum(device.is_free for device in some),
             "acu": sum(amounts.get("fp16", 0.0) for amounts in (some[0].used, some[0].free, some[0].out)) or None,
         }
         for (name, model), some in sorted(groups.items())

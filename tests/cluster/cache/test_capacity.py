@@ -55,6 +55,13 @@ def test_devices_the_catalogue_does_not_know_are_counted_and_not_guessed():
     assert total.unknown == dict.fromkeys(FIGURES, 2)
 
 
+def test_a_device_that_the_catalogue_does_not_know_is_not_free_while_it_is_used():
+    known = node("n0", A100, 3, busy=(0,), sick=(1,))
+    devices = tuple(replace(device, card=None) for device in known.fingerprint.devices)
+    strange = replace(known, fingerprint=replace(known.fingerprint, devices=devices))
+    assert [[part.is_free for part in parts([each])] for each in (known, strange)] == [[False, False, True]] * 2
+
+
 def test_a_node_stands_where_its_labels_say():
     nodes = [
         node("n0", labels={"topology.kubernetes.io/region": "east", "topology.kubernetes.io/zone": "e1"}),

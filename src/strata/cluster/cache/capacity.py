@@ -28,12 +28,13 @@ Amounts = Mapping[Figure, float]
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """One device: where it is, and its ACU. `total` is the sum of the three; unknown figures are absent."""
+    """One device: where it is, whether all of it can be had now, and its ACU; unknown figures are absent."""
 
     domain: str
     vendor: str
     node: str
     model: str
+    is_free: bool
     used: Amounts
     free: Amounts
     out: Amounts
@@ -102,7 +103,8 @@ def _parts(node: NodeState) -> Iterator[DeviceCapacity]:
         free = {figure: amount * (memory if figure == "memory" else cores) for figure, amount in whole.items()}
         used = {figure: amount - free[figure] for figure, amount in whole.items()}
         left: tuple[Amounts, Amounts] = ({}, free) if is_out else (free, {})
-        yield DeviceCapacity(domain, device.vendor, node.name, device.model, used, *left, trust)
+        is_free = not is_out and cores == memory == 1.0
+        yield DeviceCapacity(domain, device.vendor, node.name, device.model, is_free, used, *left, trust)
 
 
 def _share(value: float) -> float:
