@@ -430,7 +430,7 @@ def test_a_signal_lets_requests_finish_within_the_deadline_and_exits_with_0(numb
                 received += data
         assert received.endswith(answer)
         assert server.wait(timeout=300) == 0
-        assert server.stdout.read() == b"ended\n"
+        assert (server.stdout.read(), server.stderr.read()) == (b"ended\n", b"")
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])

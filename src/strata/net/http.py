@@ -105,6 +105,7 @@ class Frame:
         self.is_draining = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._calls: set[asyncio.Task[Any]] = set()
 
     def drain(self) -> None:
         """Take no new request of realms that drain."""
@@ -116,13 +117,17 @@ class Frame:
 
     def give_up(self) -> None:
         """End what still runs when the time to drain is over; connections are closed a second later."""
+        for call in self._calls:  # uvicorn would do so, and say that each is an error
+            call.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; anything that is not HTTP passes."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        call = _Call(scope, receive, send, self.limits)
+        call, task = _Call(scope, receive, send, self.limits), asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
         try:
             realm = self._admit(scope)
             with self._counted(realm):
@@ -134,6 +139,7 @@ class Frame:
         except asyncio.CancelledError:  # a stream that was still open when the server stopped
             if not self.is_draining:
                 raise
+            await call.abort()
         except Exception as error:
             if call.is_gone:
                 log.info("%s %s: the client has gone: %r", scope["method"], scope["path"], error)
@@ -141,6 +147,7 @@ class Frame:
                 log.exception("%s %s failed", scope["method"], scope["path"])
                 await call.refuse(_Refusal(500, "internal error", "internal"))
         finally:
+            self._calls.discard(task)
             self.requests.labels(str(call.status or 499)).inc()
 
     def _admit(self, scope: Scope) -> Realm:
