@@ -29,7 +29,7 @@ from tests.host.vm import guest_side
 
 BUILD = ROOT / "tools/vm/build"
 LIBRARIES = ("array-api-compat", "click", "numpy", "prometheus_client", "pydantic", "PyYAML", "rich")
-LIBRARIES += ("starlette", "uvicorn")
+LIBRARIES += ("httptools", "jinja2", "starlette", "uvicorn", "uvloop")
 UNUSED = {
     "test",
     "tests",
