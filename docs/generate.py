@@ -123,9 +123,8 @@ def kpis() -> str:
     answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
     anew = "algorithm, allocation_error, load_stability, network_degradation and utilization_improvement"
     later = (
-        f"Since then `strata kpi --row NAME -o json` printed {anew}; the last before jobs that decide at one time "
-        "reckoned with each other's plans, and before who goes on with the same plan paid a restart. Rows without "
-        "`the same figure of` are from before there was that table."
+        f"Since then `strata kpi --row NAME -o json` printed {anew}. Rows without `the same figure of` are from "
+        "before there was that table."
     )
     return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 
