@@ -53,7 +53,6 @@ _SERVE: Final = {
     "starlette": "the gateway and the workers of strata serve",
     "uvicorn": "their HTTP servers",
     "httptools": "how these read requests",
-    "uvloop": "the event loop of both",
     "httpx": "what they ask of each other",
 }
 _MODULES: Final = {"array-api-compat": "array_api_compat", "PyYAML": "yaml"}

@@ -66,7 +66,6 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
-        # uvloop's are no subclasses of it.
         self._transport, self.is_open = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:

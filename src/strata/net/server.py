@@ -43,14 +43,10 @@ def serve(frame: Frame, listener: socket.socket, *, drain_s: float, tls: ssl.SSL
     """Serve until SIGTERM or SIGINT, then finish what runs within `drain_s`; a second signal ends it at once.
 
     tls: speaks HTTPS by this context; a certificate loaded into it later is shown to connections made later.
-    Raises MissingPart where uvicorn, httptools or uvloop is not installed.
+    Raises MissingPart where uvicorn or httptools is not installed.
     """
-    need("uvloop", extra="serve")
-    import uvloop
-
     _raise_open_files()
-    # A token that is handed on takes a sixth less of a processor than by asyncio's loop (`strata bench gateway`).
-    uvloop.run(_serve(frame, listener, drain_s, tls))
+    asyncio.run(_serve(frame, listener, drain_s, tls))
 
 
 async def _serve(frame: Frame, listener: socket.socket, drain_s: float, tls: ssl.SSLContext | None) -> None:

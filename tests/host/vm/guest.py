@@ -29,7 +29,7 @@ from tests.host.vm import guest_side
 
 BUILD = ROOT / "tools/vm/build"
 LIBRARIES = ("array-api-compat", "click", "numpy", "prometheus_client", "pydantic", "PyYAML", "rich")
-LIBRARIES += ("httptools", "jinja2", "starlette", "uvicorn", "uvloop")
+LIBRARIES += ("httptools", "jinja2", "starlette", "uvicorn")
 UNUSED = {
     "test",
     "tests",

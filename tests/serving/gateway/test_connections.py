@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import httpx
 import pytest
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,7 +79,7 @@ async def asked(connections, url, *, silence_s=60.0):
     return answer.status_code, b"".join(pieces)
 
 
-def answered(*answers, times=1, run=asyncio.run, **more):
+def answered(*answers, times=1, **more):
     """Return what comes of so many requests in a row (errors by their kind), and the server."""
 
     async def scenario():
@@ -94,10 +93,9 @@ def answered(*answers, times=1, run=asyncio.run, **more):
             await connections.aclose()
         return outcomes, server
 
-    return run(scenario())
+    return asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize(
     ("pieces", "outcome"),
     [
@@ -120,8 +118,8 @@ def answered(*answers, times=1, run=asyncio.run, **more):
         ([None], httpx.ReadError),
     ],
 )
-def test_whatever_an_engine_sends_is_the_body_it_means_or_an_error(pieces, outcome, run):
-    outcomes, server = answered(pieces, run=run)
+def test_whatever_an_engine_sends_is_the_body_it_means_or_an_error(pieces, outcome):
+    outcomes, server = answered(pieces)
     assert outcomes == [outcome]
     assert server.heads[0].startswith(b"POST /v1/x HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"Authorization: Bearer secret\r\n" in server.heads[0]

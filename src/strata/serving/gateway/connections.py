@@ -227,7 +227,7 @@ class _Connection(asyncio.Protocol):
         self.answer: EngineAnswer | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self.answer is not None:
@@ -312,3 +312,4 @@ class EngineConnections:
         for connection in (connection for kept in self._idle.values() for connection in kept):
             connection.transport.close()
         self._idle.clear()
+        await asyncio.sleep(0)  # in which the loop closes them: it may end behind this
