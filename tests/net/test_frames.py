@@ -155,3 +155,60 @@ def test_a_connection_that_ends_says_so_to_who_waits_for_an_answer():
             return early, await end.lost
 
     assert run(scenario()) == ((9, 1, b"!"), "the connection was closed")
+
+
+class Scripted(asyncio.Transport):
+    """A connection whose other end is the test."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_over, self.protocol = False, None
+
+    def write(self, data):
+        pass
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def is_closing(self):
+        return self.is_over
+
+    def abort(self):
+        self.is_over = True
+
+
+def opened(monkeypatch, play):
+    """Connect; return the frames heard. play: what comes of the peer before anybody looks."""
+
+    async def scenario():
+        transport, end = Scripted(), End()
+
+        async def create(factory, *_address, **_options):
+            opening = factory()
+            opening.connection_made(transport)
+            play(opening, transport)
+            return transport, opening
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create)
+        await end.open(1)
+        return [end.frames.get_nowait() for _ in range(end.frames.qsize())]
+
+    return run(scenario())
+
+
+def test_frames_that_come_while_the_upgrade_is_being_read_are_heard(monkeypatch):
+    def play(opening, _transport):
+        opening.data_received(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        opening.data_received(HEADER.pack(9, 1, 1) + b"!")
+
+    assert opened(monkeypatch, play) == [(9, 1, b"!")]
+
+
+def test_a_connection_that_ends_while_the_upgrade_is_being_read_is_not_taken_for_open(monkeypatch):
+    def play(opening, transport):
+        opening.data_received(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        transport.abort()
+        opening.connection_lost(None)
+
+    with pytest.raises(FrameError, match="closed as soon as it was opened"):
+        opened(monkeypatch, play)

@@ -151,17 +151,20 @@ class _Opening(asyncio.Protocol):
 
     def __init__(self, head: bytes) -> None:
         self._head, self._data = head, b""
-        self.answered: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).write(self._head)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        head, blank, rest = self._data.partition(b"\r\n\r\n")
-        if self.answered.done() or (not blank and len(self._data) <= HEAD_BYTES):
-            return
-        self.answered.set_result((head, rest))
+        if not self.answered.done() and (b"\r\n\r\n" in self._data or len(self._data) > HEAD_BYTES):
+            self.answered.set_result(None)
+
+    def answer(self) -> tuple[bytes, bytes]:
+        """Return the head and all that has come after it."""
+        head, _, rest = self._data.partition(b"\r\n\r\n")
+        return head, rest
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answered.done():
@@ -189,11 +192,14 @@ async def connect(
             transport, opening = await loop.create_connection(
                 lambda: _Opening(head), parts.hostname or "", parts.port or (443 if secure else 80), ssl=secure
             )
-            answer, rest = await opening.answered
+            await opening.answered
+        answer, rest = opening.answer()
         status = answer.split(b"\r\n", 1)[0].partition(b" ")[2].decode("latin-1")
         if not status.startswith("101"):
             body = rest[:ERROR_BYTES].decode(errors="replace")
             raise FrameError(f"answered {status[:80]} {body}".strip())
+        if transport.is_closing():  # which `made` would never hear
+            raise FrameError("closed as soon as it was opened")
     except BaseException as error:
         if transport is not None:
             transport.abort()

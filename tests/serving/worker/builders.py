@@ -122,6 +122,12 @@ class Network:
             if not self.gone.isdisjoint(ends):
                 pipe.end(ConnectionResetError("cut"))
 
+    def break_off(self):
+        """Break all connections; who wants to may connect again."""
+        for _, pipe in self.pipes:
+            pipe.end(ConnectionResetError("cut"))
+        self.pipes.clear()
+
     def connect(self, source, url, connection):
         if not self.gone.isdisjoint((source, url)):
             raise FrameError("cut")

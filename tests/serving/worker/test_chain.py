@@ -144,6 +144,45 @@ def test_a_broken_chain_names_the_node_next_to_the_break(broken):
     assert held == {"a": 0, "b": 0, "c": 0}  # who is cut off ends what came from the others
 
 
+def test_a_last_part_of_one_token_waits_for_the_parts_before_it_beside_others_that_decode():
+    """Found by a hang of 120 s: what goes along with others' steps overtook its own sequence."""
+    asked = {"prompt": (7,), "max_tokens": 30}
+    whole = run(_said(*THREE, **asked))
+
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+            stage, waiting = cluster.workers[1].stage, []
+            async with aclosing(cluster.workers[0].generate(cluster.message(request_id="other"))) as other:
+                await anext(other)  # and decodes
+                enter, stage.enter = stage.enter, lambda *step: waiting.append(step)
+                rest = asyncio.create_task(cluster.said(**asked, generated=tuple(whole[:17])))  # 1, 16 and 1
+                while len(waiting) < 4:
+                    await asyncio.sleep(0)
+                stage.enter = enter
+                for step in sorted(waiting, key=lambda step: step[0].key.request_id != "other"):
+                    enter(*step)
+                return await rest
+
+    assert whole[:17] + run(timeline()) == whole
+
+
+def test_a_step_that_overtook_another_ends_the_attempt_at_once():
+    async def timeline():
+        async with Cluster(*THREE) as cluster:
+            deliver, early = cluster.workers[0].driver.deliver, []
+
+            def turned(rows):
+                early.extend(rows)
+                if len(early) == 3:
+                    deliver(reversed(early))
+
+            cluster.workers[0].stage.deliver = turned
+            return await cluster.lines(generated=tuple(range(1, 18)), max_tokens=30)
+
+    (line,) = run(timeline())
+    assert (line.error, line.node_id) == ("step 2 came out before step 0", None)
+
+
 def test_a_chain_that_hangs_ends_at_the_time_limit():
     async def timeline():
         async with Cluster(*THREE, step_limit_s=0.01) as cluster:
@@ -220,7 +259,9 @@ def test_a_sequence_ends_on_all_when_its_first_worker_dies():
     assert run(timeline()) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_a_sequence_that_does_not_move_ends_with_its_lease_on_all_that_come_after():
+def test_a_sequence_that_does_not_move_ends_with_its_lease_on_all_and_its_reader_hears_of_it_at_once():
+    """Found in a review: who read on after more than a minute waited for steps that others had forgotten."""
+
     async def timeline():
         async with Cluster(*THREE) as cluster:
             lines = cluster.workers[0].generate(cluster.message(max_tokens=60))
@@ -232,14 +273,15 @@ def test_a_sequence_that_does_not_move_ends_with_its_lease_on_all_that_come_afte
             cluster.clock.now_s += 61
             ended = b.expire()
             await cluster.settled()
-            held = cluster.held
-            await lines.aclose()
-            return before, ended, held
+            rest = [line async for line in lines]
+            await cluster.settled()
+            return before, ended, rest[-1], cluster.held
 
-    before, ended, held = run(timeline())
+    before, ended, last, held = run(timeline())
     assert before == []
     assert ended == [AttemptKey("r", 1)]
-    assert held == {"a": 1, "b": 0, "c": 0}
+    assert (last.error, last.node_id) == ("b: no step came for 60 s", None)
+    assert held == {"a": 0, "b": 0, "c": 0}
 
 
 def test_a_stage_whose_layers_hang_names_itself():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strata.serving.wire import KeptMessage
 from strata.serving.worker.holder import PARKED_S, AttemptKey
-from tests.serving.worker.builders import SHAPE, Cluster
+from tests.serving.worker.builders import SHAPE, Cluster, NumberCache
 from tests.serving.worker.test_chain import THREE, run
 from tests.support.laws import examples
 
@@ -172,6 +172,47 @@ def test_what_was_not_kept_ends_the_attempt_and_blames_nobody(changes, words):
     assert words in line.error
     assert line.node_id is None
     assert held == {"a": 0, "b": 0, "c": 0}
+
+
+@pytest.mark.parametrize("end", ["gives", "takes"])
+def test_a_hand_over_that_fails_in_memory_ends_the_attempt_at_once(end, monkeypatch, caplog):
+    def fails(*_arguments):
+        raise MemoryError("no room")
+
+    async def scenario():
+        async with Cluster(*THREE) as cluster:
+            message, tokens = await parked(cluster, 3)
+            stages = await cluster.relay(3, workers=cluster.workers[1:])
+            monkeypatch.setattr(NumberCache, "taken" if end == "gives" else "fill", fails)
+            return await goes_on(cluster, message, tokens, stages)
+
+    (line,) = run(scenario())
+    assert "MemoryError: no room" in line.error
+    assert line.node_id == (None if end == "gives" else line.error[0])
+
+
+def test_a_link_that_ends_between_two_layers_is_opened_again():
+    async def scenario():
+        async with Cluster(*THREE) as cluster:
+            message, tokens = await parked(cluster, 3)
+            stages = await cluster.relay(workers=cluster.workers[2:])
+            part, cut = NumberCache.fill, []
+
+            def fill(cache, *arguments):
+                part(cache, *arguments)
+                if not cut:
+                    cut.append(1)
+                    loop.call_soon_threadsafe(cluster.network.break_off)
+
+            loop = asyncio.get_running_loop()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(NumberCache, "fill", fill)
+                lines = await goes_on(cluster, message, tokens, stages)
+            return tokens + [line.token for line in lines if line.token is not None], lines[-1]
+
+    said, end = run(scenario())
+    assert end.finish == "length", end
+    assert said == run(whole())
 
 
 def test_a_worker_that_dies_while_it_hands_over_costs_the_attempt_alone():

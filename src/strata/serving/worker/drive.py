@@ -94,8 +94,11 @@ class _Drive:
             self._stage.enter(self._passage, row, given)
 
     def result(self, row: ResultRow) -> None:
-        """Take a step's token; one that nobody waits for is dropped."""
-        if self.is_over or row.step != self._done or row.step >= self._sent:
+        """Take a step's token; dropped where nobody waits for it; one that overtook another is a fault."""
+        if self.is_over or row.step < self._done or row.step >= self._sent:
+            return
+        if row.step != self._done:
+            self.fault(self.key, FaultMessage(error=f"step {row.step} came out before step {self._done}"))
             return
         self._done += 1
         self._moved_s = self._loop.time()

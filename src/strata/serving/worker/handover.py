@@ -29,13 +29,12 @@ async def take(
     missing = set(range(held.first, held.end))
     async with asyncio.timeout(TAKE_LIMIT_S):
         for stage in kept.stages:
-            link = peers.to(stage.url)
             for block in sorted(missing.intersection(range(stage.first, stage.end))):
                 # One layer at a time: neither end ever holds a second copy of all of them.
                 message = KvMessage(
                     request_id=key.request_id, attempt=kept.attempt, layer=block + 1, tokens=kept.tokens
                 )
-                parts = await link.fetch(message)
+                parts = await peers.to(stage.url).fetch(message)  # anew: a link may end between two layers
                 await run(executor, sequence.cache.fill, block + 1, kept.tokens, parts)
                 missing.discard(block)
     if missing:

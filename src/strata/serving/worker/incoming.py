@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from strata.net.frames import FrameConnection, FrameError, WireFrame
 from strata.serving.wire import FaultMessage, KvMessage, OpenMessage
 from strata.serving.worker import steps as codec
 from strata.serving.worker.handover import KvError
 from strata.serving.worker.holder import AttemptKey
 from strata.serving.worker.stage import Passage, StageRunner
+
+log = logging.getLogger(__name__)
 
 
 class Incoming:
@@ -53,6 +57,10 @@ class Incoming:
             parts = await self._stage.give(KvMessage.model_validate_json(frame.payload))
         except (KvError, ValueError) as error:
             self.connection.send(codec.NO_KV, frame.number, str(error).encode())
+            return
+        except Exception as error:  # of the memory it takes: who asks would wait to its limit
+            log.exception("keys and values cannot be given")
+            self.connection.send(codec.NO_KV, frame.number, f"{type(error).__name__}: {error}".encode())
             return
         for part in (*parts, b""):
             self.connection.send(codec.KV, frame.number, part)

@@ -88,6 +88,7 @@ class StageRunner:
         self._turns = Turns(
             self._compute,
             kind=lambda step: step.kind,
+            whose=lambda step: step.passage.key,
             is_wanted=lambda step: self._is_here(step.passage),
             most=ROWS,
             executor=executor,
@@ -177,6 +178,11 @@ class StageRunner:
         except (KvError, FrameError, TimeoutError) as error:
             text = f"{self.node_id}: the keys and values of attempt {kept.attempt} did not come: {error}"
             self.fail(passage.key, FaultMessage(error=text))
+            return
+        except Exception as error:  # of the memory they were to lie in
+            log.exception("the keys and values of %s cannot be kept", passage.key.request_id)
+            text = f"{self.node_id}: {type(error).__name__}: {error}"
+            self.fail(passage.key, FaultMessage(error=text, node_id=self.node_id))
             return
         early, passage.early = passage.early or [], None
         for row, given in early:

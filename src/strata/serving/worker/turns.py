@@ -19,6 +19,7 @@ class Turns(Generic[W, R]):
     kind: what goes together with the first that waits, `most` at a time; None goes alone. What waits while others
     run is what the next turn is made of, so batches grow with the load and nobody waits for one to fill
     (continuous batching, Orca, OSDI 2022); the next stage begins with one batch while the rest runs here.
+    whose: items of one owner keep their order, whatever their kinds.
     is_wanted: whether an item whose turn has come is still to be done.
     done: takes the batch, its results or what `work` raised, and the seconds since the thread was asked.
     """
@@ -28,12 +29,13 @@ class Turns(Generic[W, R]):
         work: Callable[[list[W]], list[R]],
         *,
         kind: Callable[[W], Hashable],
+        whose: Callable[[W], Hashable],
         is_wanted: Callable[[W], bool],
         most: int,
         executor: Executor,
         done: Callable[[list[W], list[R] | Exception, float], None],
     ) -> None:
-        self._work, self._kind, self._is_wanted, self._most = work, kind, is_wanted, most
+        self._work, self._kind, self._whose, self._is_wanted, self._most = work, kind, whose, is_wanted, most
         self._executor, self._done = executor, done
         self._waiting = deque[W]()
         self._is_running = self._is_closed = False
@@ -84,10 +86,15 @@ class Turns(Generic[W, R]):
             return []
         batch = [self._waiting.popleft()]
         kind = self._kind(batch[0])
-        others = list[W]()
+        others, overtaken = list[W](), set[Hashable]()
         while kind is not None and self._waiting and len(batch) < self._most:
             item = self._waiting.popleft()
-            if self._is_wanted(item):
-                (batch if self._kind(item) == kind else others).append(item)
+            if not self._is_wanted(item):
+                continue
+            if self._kind(item) == kind and self._whose(item) not in overtaken:
+                batch.append(item)
+            else:
+                others.append(item)
+                overtaken.add(self._whose(item))
         self._waiting.extendleft(reversed(others))
         return batch

@@ -11,7 +11,7 @@ from typing import Final
 from strata.clock import Clock
 from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
-from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
+from strata.serving.wire import FaultMessage, GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import PARKED_S, AttemptKey, Holder, StageMaker
 from strata.serving.worker.incoming import Incoming
@@ -24,7 +24,7 @@ SLOTS: Final = 256
 """Sequences at once at most; memory ends most pools before."""
 
 LEASE_S: Final = 60.0
-"""A sequence that has not moved for so long is an orphan: its first worker is gone, or the abort was lost."""
+"""A sequence that has not moved for so long gives up what it holds: its reader has stopped, or it is an orphan."""
 
 
 class Worker:
@@ -120,16 +120,17 @@ class Worker:
             self.stage.stop(key)
 
     def expire(self) -> list[AttemptKey]:
-        """End orphans; return them. End what waits for layers that hang."""
+        """End what has not moved, and tell where it came from; return it. End what waits for hung layers."""
         self.stage.fail_late(self._clock() - self._step_limit_s, self._step_limit_s)
         self.holder.drop(self._clock() - PARKED_S)
-        orphans = self.holder.idle(self._clock() - self._lease_s, self.driver.driven)
-        for key in orphans:
-            self.stage.end(key)
-        return orphans
+        idle = self.holder.idle(self._clock() - self._lease_s, self.driver.driven)
+        for key in idle:
+            error = f"{self.node_id}: no step came for {self._lease_s:g} s"
+            self.stage.fail(key, FaultMessage(error=error))
+        return idle
 
     async def expire_forever(self) -> None:
-        """End orphans as long as the worker lives."""
+        """End what does not move as long as the worker lives."""
         while True:
             await asyncio.sleep(min(self._lease_s, self._step_limit_s, PARKED_S) / 4)
             for key in self.expire():
