@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +45,20 @@ def test_a_run_is_shown_as_it_was_printed(planned, capsys):
     assert capsys.readouterr().out == "it waited\n"
     assert run(["runs", "show", "9"]) == 2
     assert "no decision 9" in capsys.readouterr().err
+
+
+def test_a_plan_whose_reader_has_gone_is_kept(tmp_path):
+    """`| head` ended the command at its first table, before the plan was in the history or in `--save`'s file."""
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "strata", "plan", "train", "fleet.yaml", "job.yaml", "--save", "plan.json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+    with History(default_path(os.environ)) as history:
+        assert [entry.kind for entry in history.newest(9)] == ["training"]
+    assert json.loads((tmp_path / "plan.json").read_text())["plans"]
 
 
 def test_two_plans_are_compared_and_others_refused(planned, capsys):

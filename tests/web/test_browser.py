@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,16 +19,18 @@ from strata.control.jobfile import read_job
 from strata.files import Document
 from strata.history import History
 from strata.training.plan.planfile import best_plan
+from strata.web.pages import PLACES
 from tests.cli.test_plan import FLEET, JOB
 from tests.host.analysis.test_pool_lanes import crowd
-from tests.web import browser
+from tests.web.browser import chromium, look, running, shoot, tab
+from tests.web.gateways import answering, record
 from tests.web.test_followed import listed
 from tests.web.test_host_page import tried
-from tests.web.test_pages import ALL
+from tests.web.test_pages import ALL, NOBODY
 
 pytestmark = [pytest.mark.real("chromium", "uvicorn"), pytest.mark.xdist_group("browser")]
 
-SCREENS = Path(__file__).parents[2] / "out" / "screens"
+__all__ = ["chromium", "tab"]
 
 
 @pytest.fixture(scope="module")
@@ -73,65 +72,19 @@ def of_many_slices(home: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def address(state):
-    """`strata ui` as a process of its own."""
-    with running(["ui", "aws10", "--port", "0", "--snapshot", str(state / "cluster.json")], state) as url:
-        yield url
-
-
-class running:  # noqa: N801
-    """A command of ours that serves until it is left; gives its address."""
-
-    def __init__(self, command: list[str], home: Path) -> None:
-        self.command, self.environment = command, {**os.environ, "XDG_STATE_HOME": str(home)}
-
-    def __enter__(self) -> str:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "strata", *self.command], stdout=subprocess.PIPE, text=True,
-            env=self.environment,
-        )  # fmt: skip
-        line = self.process.stdout.readline()
-        assert "http://" in line, line
-        return line[line.index("http://") :].split()[0].rstrip(",")
-
-    def __exit__(self, *_) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-        self.process.stdout.close()
+def gateway():
+    """The address of a gateway, and what it answers."""
+    answers = record()
+    with answering(answers) as url:
+        yield url, answers
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=browser.find(), args=["--no-sandbox"]) as launched,
-    ):
-        yield launched
-
-
-@pytest.fixture
-def tab(chromium):
-    """A page that keeps what went wrong on it, and every address it asked."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.faults, page.asked_for = [], []
-    page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("request", lambda request: page.asked_for.append(request.url))
-    yield page
-    context.close()
-
-
-REACHED = """() => [...document.querySelectorAll("table, figure")].every(
-  wide => (wide.scrollWidth > wide.clientWidth) === (wide.tabIndex === 0))"""
-"""Whether what scrolls sideways at this width, and nothing else, is reached by keyboard."""
-
-
-def shoot(page, name: str) -> None:
-    SCREENS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENS / f"{name}.png", full_page=True)
+def address(state, gateway):
+    """`strata ui` as a process of its own."""
+    command = ["ui", "aws10", "--port", "0", "--snapshot", str(state / "cluster.json"), "--gateway", gateway[0]]
+    with running(command, state) as url:
+        yield url
 
 
 PAGES = [*ALL, "/host/rollouts?name=layered", "/decisions/of?name=Job/default/whole"]
@@ -139,21 +92,47 @@ PAGES = [*ALL, "/host/rollouts?name=layered", "/decisions/of?name=Job/default/wh
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_loads_without_a_fault_and_from_nowhere_else(tab, address, path):
-    from axe_playwright_python.sync_playwright import Axe
-
     tab.goto(address + path)
-    tab.wait_for_load_state("load")
-    shoot(tab, "page" + path.partition("?")[0].replace("/", "-"))
+    look(tab, address, "page" + path.partition("?")[0].replace("/", "-"))
     assert tab.faults == []
-    assert {url for url in tab.asked_for if not url.startswith((address, "data:"))} == set()
-    for width in (1280, 390):
-        tab.set_viewport_size({"width": width, "height": 800})
-        tab.wait_for_function(REACHED)
-        found = [
-            each for each in Axe().run(tab).response["violations"] if each["impact"] in ("serious", "critical")
-        ]
-        assert found == [], json.dumps(found, indent=1)[:4000]
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory):
+    """`strata ui` of somebody who has done nothing yet."""
+    with running(["ui", "--port", "0"], tmp_path_factory.mktemp("empty")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory, state):
+    """`strata ui` that can read neither history nor cluster, and whose gateway and scheduler are down."""
+    home = tmp_path_factory.mktemp("failing")
+    (home / "strata").mkdir()
+    for name in ("history.db", "rollouts.db"):
+        (home / "strata" / name).write_text("no database at all, " * 100)
+    cluster = home / "cluster.json"
+    cluster.write_text((state / "cluster.json").read_text())
+    with running(["ui", "--port", "0", "--gateway", NOBODY, "--snapshot", str(cluster)], home) as url:
+        cluster.write_text("{")
+        yield url
+
+
+@pytest.mark.parametrize("path", [path for path, _ in PLACES])
+def test_a_page_without_data_loads_and_says_what_gives_some(tab, nothing, path):
+    tab.goto(nothing + path)
+    look(tab, nothing, "empty" + path.replace("/", "-"))
+    assert path == "/decisions" or "strata" in tab.inner_text("main code >> nth=0")
+    assert tab.faults == []
+
+
+@pytest.mark.parametrize("path", [path for path, _ in PLACES])
+def test_a_page_whose_sources_fail_says_so_in_words(tab, failing, path):
+    status = tab.goto(failing + path).status
+    look(tab, failing, "failing" + path.replace("/", "-"))
+    words = tab.inner_text("main")
+    assert any(fault in words for fault in ("not a history strata can use", "cluster.json", "answers at")), words
+    assert [fault for fault in tab.faults if str(status) not in fault] == []
 
 
 def test_a_slider_ranks_the_plans_of_ten_domains_again(tab, address):
@@ -250,14 +229,19 @@ run:
 """
 
 
-def test_a_job_submitted_in_one_window_is_seen_in_another(tab, state, tmp_path):
+def test_a_job_submitted_in_one_window_is_seen_in_another(tab, state, gateway, tmp_path):
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(
         "apiVersion: strata/v1alpha1\nkind: Fleet\nname: here\ndomains:\n"
         "  - {name: A, accelerator: a100, num_gpus: 1, driver: {kind: local}}\n"
     )
     (tmp_path / "job.yaml").write_text(JOB_OF_A_SECOND)
-    with running(["up", str(fleet), "--port", "0"], state) as url:
+    with running(["up", str(fleet), "--port", "0", "--gateway", gateway[0]], state) as url:
+        tab.goto(url + "/serving")
+        tab.wait_for_selector(f"h2:text-is('tiny at {gateway[0]}')")
+        tab.click(f"a:text-is('{gateway[1]['/decisions'][0]['request_id']}')")
+        tab.wait_for_selector("text=with 6 tokens, the first after 800ms")
+        look(tab, url, "request")
         tab.goto(url)
         tab.wait_for_selector("text=No job has been submitted")
         Client(url).submit(read_job(tmp_path / "job.yaml")[1])

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from strata.cli.main import run
 from strata.control.client import Client
 from strata.serving.gateway.client import GatewayClient
 from strata.web.sources import Sources
-from tests.serving.gateway.world import run as run_gateway
+from tests.web.gateways import record
 from tests.web.test_pages import NOBODY, Site, is_safe
 
 
@@ -28,12 +29,7 @@ class Recorded(GatewayClient):
 
 @pytest.fixture(scope="module")
 def gateway() -> Recorded:
-    async def scenario(world):
-        ids = [(await world.complete("hello", tokens=tokens)).json()["id"] for tokens in (4, 8)]
-        paths = ["/status", "/decisions", *(f"/decisions/{request_id}" for request_id in ids)]
-        return tuple([(path, (await world.get(path)).json()) for path in paths])
-
-    return Recorded(answers=run_gateway(scenario))
+    return Recorded(answers=tuple(record().items()))
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def newest(gateway) -> str:
 
 def test_the_gateway_lists_its_requests_newest_first(gateway):
     listed = dict(gateway.answers)["/decisions"]
-    assert [one["timeline"][-1]["tokens"] for one in listed] == [8, 4]
+    assert [one["timeline"][-1]["tokens"] for one in listed] == [6, 8, 4]
     assert {one["model"] for one in listed} == {"tiny"}
 
 
@@ -66,7 +62,7 @@ def test_a_request_is_shown_with_where_it_went_and_what_that_was_chosen_over(sit
     assert answer.status_code == 200
     assert is_safe(answer.text)
     assert "Foreseen (analytic)" in answer.text
-    assert "with 8 tokens, the first after" in answer.text
+    assert "with 6 tokens, the first after 800ms" in answer.text
     picture = site.ask(f"/serving/requests/{newest(gateway)}/waterfall.svg")
     assert picture.headers["content-type"].startswith("image/svg+xml")
 
@@ -83,4 +79,17 @@ def test_without_a_gateway_a_request_is_not_found(tmp_path):
     site = Site(Sources(tmp_path / "none.db", Client(NOBODY)))
     answer = site.ask("/serving/requests/cmpl-1")
     assert answer.status_code == 404
-    assert "strata ui --gateway URL" in answer.text
+    assert "try: --gateway URL, of strata ui or strata up" in answer.text
+
+
+def test_without_a_gateway_the_page_says_how_both_commands_are_given_one(tmp_path):
+    shown = Site(Sources(tmp_path / "none.db", Client(NOBODY))).ask("/serving").text
+    assert "<code>strata ui --gateway URL</code>" in shown
+    assert "<code>strata up FLEET --gateway URL</code>" in shown
+
+
+@pytest.mark.parametrize("command", ["ui", "up"])
+def test_a_token_that_opens_no_gateway_is_misuse(command, tmp_path, capsys):
+    (tmp_path / "token").write_text("secret")
+    assert run([command, "seed", "--port", "0", "--gateway-token-file", str(tmp_path / "token")]) == 2
+    assert "try: --gateway URL" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from strata.cli.output import emit, output_option, progress, show
 from strata.cli.parameters import POSITIVE, OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
 from strata.errors import INTERRUPTED, OutOfTime
+
+if TYPE_CHECKING:
+    from strata.training.plan.report import TrainingPlanReport
 
 
 def _weights(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -80,7 +84,6 @@ def train(
     from strata.fleet.schema import load_fleet
     from strata.training.plan.compare import plan_request
     from strata.training.plan.planned import PlanRequest
-    from strata.training.plan.report import TrainingPlanReport
     from strata.workload.schema import load_job
 
     limit_s = time_limit_s(time_limit)
@@ -91,10 +94,22 @@ def train(
     })  # fmt: skip
     inputs, is_shown = {"fleet": fleet, "job": job}, False
 
+    def keep(data: dict[str, Any]) -> None:
+        if save:
+            from strata.files import write_json
+
+            write_json(save, data)
+        remember("training", data)
+
     def planned(report: TrainingPlanReport) -> None:
         nonlocal is_shown
         if is_shown := output == "table":
-            show(show_table(report.to_dict(request, inputs)))
+            data = report.to_dict(request, inputs)
+            try:
+                show(show_table(data))
+            except OSError:  # who read it has gone (`| head`), or the disk is full: that ends us, the plan stays
+                keep(data)
+                raise
 
     report = plan_request(
         load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress, planned=planned
@@ -103,11 +118,7 @@ def train(
         hint = f"--time-limit {units.show_time(max(10, 4 * limit_s))}"
         raise OutOfTime(f"no plan within {units.show_time(limit_s)}", hint=hint)
     data = report.to_dict(request, inputs)
-    if save:
-        from strata.files import write_json
-
-        write_json(save, data)
-    remember("training", data)
+    keep(data)
     if not report.front_complete:
         click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
     if report.interrupted:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.completing import FLEET
+from strata.cli.gateway_source import gateway_of, gateway_options
 from strata.cli.kube_source import source_options
 from strata.cli.parameters import PORT
 from strata.errors import UsageError, need
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("fleet", type=FLEET, required=False, default="")
 @click.option("--server", envvar="STRATA_SERVER", default="http://127.0.0.1:8470", help="Address of `strata up`.")
-@click.option("--gateway", metavar="URL", default="", help="Address of `strata serve gateway`.")
-@click.option("--gateway-token-file", type=click.Path(), help="File with the token that opens the gateway.")
+@gateway_options
 @click.option("--host", default="127.0.0.1", help="Address to listen at; any but localhost needs a token.")
 @click.option("--port", type=PORT, default=8480, help="Port to listen at; 0 picks a free one.")
 @click.option("--token-file", type=click.Path(), help="File with the token browsers must show; or STRATA_TOKEN.")
@@ -53,13 +53,7 @@ def ui(
     """
     for module in ("starlette", "uvicorn"):
         need(module, extra="serve")
-    from strata.cli.tokens import read_token
-    from strata.serving.gateway.client import GatewayClient
-
-    token = read_token(gateway_token_file)
-    if token and not gateway:
-        raise UsageError("--gateway-token-file opens no gateway", hint="--gateway URL")
-    served = GatewayClient(gateway.rstrip("/"), token) if gateway else None
+    served = gateway_of(gateway, gateway_token_file)
     clusters = _clusters(snapshots, kubeconfig, context)
     _serve(fleet, server=server, gateway=served, clusters=clusters, host=host, port=port, token_file=token_file)
 

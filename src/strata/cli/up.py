@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.gateway_source import gateway_of, gateway_options
 from strata.cli.parameters import PORT, choice
 from strata.errors import UsageError, need
 
@@ -22,16 +23,18 @@ from strata.errors import UsageError, need
 )
 @click.option("--interval", default="300s", help="From one decision on a running job to the next.")
 @click.option("--probe-every", default="60s", help="How often each link is measured, with 1 % of it at most.")
+@gateway_options
 def up(**options: Any) -> None:
     """Run jobs on the domains of FLEET that have a driver, until SIGTERM.
 
     \b
     strata up fleet.yaml &
     strata submit job.yaml
+    strata up fleet.yaml --gateway http://127.0.0.1:8000
 
     What was started runs on when this ends, and is taken up again by the next start on the same store. Checkpoints
     and logs lie in a folder beside the store. The dashboard is at /, the API at /v1 (/v1/openapi.json), metrics at
-    /metrics. The dashboard also shows the clusters of domains whose driver is kubernetes.
+    /metrics. The dashboard also shows the clusters of domains whose driver is kubernetes, and the --gateway.
     SIGHUP has an edited FLEET read again; one without a domain that runs something is refused.
     """
     for module in ("starlette", "uvicorn"):
@@ -69,6 +72,7 @@ def _up(options: dict[str, Any]) -> None:
         if not times[name] > 0:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} {options[name]} is not a positive time", hint=f"{flag} 60s")
+    gateway = gateway_of(options["gateway"], options["gateway_token_file"])
     fleet = Path(options["fleet"])
     store = Path(options["store"] or fleet.with_suffix(".db"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -94,7 +98,8 @@ def _up(options: dict[str, Any]) -> None:
         shown = f"[{host}]" if ":" in host else host
         own = Client(f"http://{shown}:{listener.getsockname()[1]}", token)
         clusters = looks_of(load_drivers(fleet), fleet.parent)
-        pages = routes(Sources(default_path(os.environ), own, str(fleet), clusters=clusters), token=token)
+        sources = Sources(default_path(os.environ), own, str(fleet), gateway, clusters)
+        pages = routes(sources, token=token)
         click.echo(f"strata runs at http://{shown}:{listener.getsockname()[1]}, store {store}")
         try:
             serve(

@@ -122,7 +122,7 @@ class _Files:
         served = await run_in_threadpool(self.sources.served)
         if served is None or served.fault:
             fault = served.fault if served else "there is no gateway to ask"
-            raise UsageError(fault, hint="strata ui --gateway URL")
+            raise UsageError(fault, hint="--gateway URL, of strata ui or strata up")
         return served
 
     async def request_data(self, request: Request) -> Response:

@@ -130,7 +130,7 @@ class Sources:
     def request(self, request_id: str) -> dict[str, Any]:
         """Return what became of a request. Raises UsageError where the gateway knows none, or there is none."""
         if self.gateway is None:
-            raise UsageError("there is no gateway to ask", hint="strata ui --gateway URL")
+            raise UsageError("there is no gateway to ask", hint="--gateway URL, of strata ui or strata up")
         return self.gateway.request(request_id)
 
     def cluster_seen(self) -> Seen | None:
