@@ -104,11 +104,12 @@ def test_a_roll_out_without_pairs_and_one_that_is_not_there_say_so(site, tmp_pat
     assert site.ask("/host/rollouts").status_code == 404
 
 
-def test_roll_outs_that_cannot_be_read_are_a_page_that_says_so(site, tmp_path):
+def test_roll_outs_that_cannot_be_read_hide_no_report(site, tmp_path):
     (tmp_path / "rollouts.db").write_text("no database at all, " * 100)
     answer = site.ask("/host")
-    assert answer.status_code == 422
-    assert "not a history strata can use" in answer.text
+    assert answer.status_code == 200
+    assert "rollouts.db: not a history strata can use" in answer.text
+    assert "<h2>Enforcements</h2>" in answer.text
 
 
 @pytest.fixture

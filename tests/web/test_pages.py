@@ -130,6 +130,35 @@ def test_a_history_that_is_broken_is_a_page_that_says_so(tmp_path):
     assert "try: move the file away" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/", "/serving", "/host", "/decisions"])
+def test_a_history_that_is_broken_hides_nothing_that_other_sources_have(tmp_path, path):
+    """Of *Now*, jobs that run were not shown either."""
+    (tmp_path / "history.db").write_text("no database at all, " * 100)
+    answer = Site(Sources(tmp_path / "history.db", Client(NOBODY))).ask(path)
+    assert answer.status_code == 200
+    assert "not a history strata can use" in answer.text
+    beside = {"/": "No scheduler is shown", "/serving": "No gateway was named", "/host": "<h2>Roll-outs</h2>"}
+    assert beside.get(path, "The scheduler&#39;s are missing") in answer.text
+
+
+def test_of_many_alternatives_a_page_opens_with_few(site, answers):
+    many = json.loads(json.dumps(answers[0][1]))
+    other = {"name": "other", "reasons": [{"token": "slower", "text": "1.5x the step time of the chosen plan"}]}
+    many["alternatives"] = [other] * 30
+    with History(site.sources.history) as history:
+        history.add("training", many, at_s=2e9)
+    shown = site.ask("/plans/5").text
+    first, _, rest = shown.partition("<summary>and 22 others</summary>")
+    assert (first.count("not other:"), rest.count("not other:")) == (8, 22)
+
+
+def test_a_point_says_why_its_plan_was_not_chosen(site, answers):
+    with History(site.sources.history) as history:
+        history.add("training", {**answers[0][1], "front": None}, at_s=2e9)
+    reason = r"; not chosen: [^<]*the step time of the chosen plan"
+    assert re.search(rf"<title>pp [^<]*{reason}", site.ask("/plans/5").text)
+
+
 ODD = [
     ("training", {"name": "old"}),
     ("training", {"kind": "TrainingPlan", "name": "new", "fleet": {"name": "f"}, "plans": [{"name": "p"}]}),
@@ -285,7 +314,7 @@ def test_decisions_are_searched_by_name_and_by_reason(site):
     assert everything.count('href="/plans/') == 4
     shown = site.ask("/decisions", params={"q": "serve-llama chosen"}).text
     assert re.findall(r'href="/plans/(\d+)"', shown) == ["2"]
-    assert "None with nowhere" in site.ask("/decisions?q=nowhere").text
+    assert "None in what could be read with nowhere" in site.ask("/decisions?q=nowhere").text
 
 
 def test_a_page_reads_no_file_but_those_it_was_started_with(site):

@@ -18,9 +18,17 @@ _AXES: Final = {"cost_usd_per_mtoken": "money [$/Mtoken]", "utilization": "utili
 
 
 def plan_points(
-    plans: Sequence[Mapping[str, Any]], *, axis: Axis, chosen: str = "", standalone: bool = False
+    plans: Sequence[Mapping[str, Any]],
+    *,
+    axis: Axis,
+    chosen: str = "",
+    reasons: Mapping[str, str] = {},
+    standalone: bool = False,
 ) -> str:
-    """Draw plans that have both figures, `step_time_s` across and `axis` up; the chosen one is filled."""
+    """Draw plans that have both figures, `step_time_s` across and `axis` up; the chosen one is filled.
+
+    reasons: why plans were not chosen, by name.
+    """
     known = [plan for plan in plans if plan.get(axis) is not None and plan.get("step_time_s")]
     xs: list[float] = [plan["step_time_s"] for plan in known]
     ys: list[float] = [plan[axis] for plan in known]
@@ -50,6 +58,7 @@ def plan_points(
         is_chosen = plan["name"] == chosen
         shown = f"{plan[axis]:.0%} busy" if axis == "utilization" else f"{show_usd(plan[axis])}/Mtoken"
         words = f"{plan['name']}: {show_time(plan['step_time_s'])}, {shown}"
+        words += f"; not chosen: {reasons[plan['name']]}" if plan["name"] in reasons and not is_chosen else ""
         fill = COLOURS[1] if is_chosen else COLOURS[0]
         body.append(
             f'<circle cx="{n(x(plan["step_time_s"]))}" cy="{n(y(plan[axis]))}" r="{8 if is_chosen else 5}" '

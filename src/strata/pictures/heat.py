@@ -54,10 +54,10 @@ def acu_map(domains: Sequence[Mapping[str, Any]], *, standalone: bool = False) -
         title = f"{domain['name']}: {domain['num_devices']} devices, {acu}" + (f", {used} in use" if used else "")
         fill = _colour((domain["acu"] or 0.0) / most)
         body.append(
-            f'<path d="{_squares(grid, min(full, shown), shown, y)}" fill="{fill}">'
+            f'<path d="{_squares(grid, min(full, shown), shown, y)}" fill="{fill}" class="edge">'
             f"<title>{safe(title)}</title></path>"
         )
-        body.append(f'<path d="{_squares(grid, 0, min(full, shown), y)}" fill="none" stroke="{fill}"/>')
+        body.append(f'<path d="{_squares(grid, 0, min(full, shown), y)}" fill="none" class="edge"/>')
         height = -(-shown // grid.columns) * grid.square
         rows += -(-shown // grid.columns)
         if shown < count:

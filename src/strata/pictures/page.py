@@ -52,13 +52,20 @@ def pictures(data: Mapping[str, Any]) -> dict[str, Callable[..., str]]:
     if not data.get("plans"):
         return {}
     best, points = data["plans"][0], data.get("front") or data["plans"]
+    drawing = partial(plan_points, points, chosen=best["name"], reasons=_reasons(data))
     drawn: dict[str, Callable[..., str]] = {
         "map": partial(wan_map, data["fleet"]["domains"], [], used=best["devices"], hops=_hops(best)),
         "spent": partial(spent_bars, data["plans"]),
     }
     if any(point["cost_usd_per_mtoken"] is not None for point in points):
-        drawn["money"] = partial(plan_points, points, axis="cost_usd_per_mtoken", chosen=best["name"])
-    return drawn | {"utilization": partial(plan_points, points, axis="utilization", chosen=best["name"])}
+        drawn["money"] = partial(drawing, axis="cost_usd_per_mtoken")
+    return drawn | {"utilization": partial(drawing, axis="utilization")}
+
+
+def _reasons(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return why plans were not chosen, by name."""
+    others = data.get("alternatives", ())
+    return {other["name"]: "; ".join(reason["text"] for reason in other["reasons"]) for other in others}
 
 
 def _hops(plan: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -19,6 +19,8 @@ STYLE: Final = """
 .picture .strong{stroke:currentColor;stroke-width:2.5;fill:none}
 .picture .lane{fill:currentColor;fill-opacity:.07}
 .picture .pin{fill:currentColor;fill-opacity:.18}
+.strata .figures{display:flex;flex-wrap:wrap;gap:0 2rem}
+.strata .figures figcaption{width:0;min-width:100%}
 """
 """Both modes: everything that is no data has the colour of the text around the picture."""
 

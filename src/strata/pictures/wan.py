@@ -13,6 +13,10 @@ _WIDTH: Final = 860.0
 _NARROW: Final = 340.0
 """Of one or two domains, which stand below each other: it fits a phone."""
 _HEIGHT: Final = 460.0
+_LOW: Final = 260.0
+"""Of one or two domains."""
+IDLE: Final = "#9aa3ad"
+"""Of a domain of which nothing is used."""
 _MOST_LINKS: Final = 400
 """Drawn, the fastest first: of 32 domains all would be a black disc."""
 
@@ -34,17 +38,18 @@ def wan_map(
     it that jobs fill, and `expected_factor`. used: devices of a plan by domain; hops:
     the pairs between which its pipelines pass activations.
     """
-    width = _WIDTH if len(domains) > 2 else _NARROW
-    places = _ring([domain["name"] for domain in domains], width)
+    width, height = (_WIDTH, _HEIGHT) if len(domains) > 2 else (_NARROW, _LOW)
+    places = _ring([domain["name"] for domain in domains], width, height)
     fastest = max((link["bandwidth_bytes_per_s"] for link in links), default=1.0)
     shown = sorted(links, key=lambda link: -link["bandwidth_bytes_per_s"])[:_MOST_LINKS]
-    body = [*_links(shown, places, fastest), *_hops(hops, places), *_domains(domains, places, used, width / 2)]
+    middle = width / 2, height / 2
+    body = [*_links(shown, places, fastest), *_hops(hops, places), *_domains(domains, places, used, middle)]
     if len(shown) < len(links):
-        body.append(text(8, _HEIGHT - 8, f"{len(links) - len(shown)} slower links are not drawn", "small"))
+        body.append(text(8, height - 8, f"{len(links) - len(shown)} slower links are not drawn", "small"))
     title = f"{len(domains)} domains and {len(links)} links"
     if used:
         title += "; used: " + ", ".join(f"{name} ({count} devices)" for name, count in used.items())
-    return picture(body, width=width, height=_HEIGHT, title=title, standalone=standalone)
+    return picture(body, width=width, height=height, title=title, standalone=standalone)
 
 
 def live_map(
@@ -56,11 +61,11 @@ def live_map(
     return wan_map(places, links, used=used, standalone=standalone)
 
 
-def _ring(names: Sequence[str], width: float) -> dict[str, Point]:
+def _ring(names: Sequence[str], width: float, height: float) -> dict[str, Point]:
     places = {}
     for i, name in enumerate(names):
         angle = 2 * math.pi * i / len(names) - math.pi / 2
-        places[name] = (width / 2 + 215 * math.cos(angle), _HEIGHT / 2 + 165 * math.sin(angle))
+        places[name] = (width / 2 + 215 * math.cos(angle), height / 2 + (height / 2 - 65) * math.sin(angle))
     return places
 
 
@@ -110,7 +115,7 @@ def _hops(hops: Sequence[tuple[str, str]], places: Mapping[str, Point]) -> Itera
 
 
 def _domains(
-    domains: Sequence[Mapping[str, Any]], places: Mapping[str, Point], used: Mapping[str, int], middle: float
+    domains: Sequence[Mapping[str, Any]], places: Mapping[str, Point], used: Mapping[str, int], middle: Point
 ) -> Iterator[str]:
     most = max((domain["num_devices"] for domain in domains), default=1)
     for domain in domains:
@@ -118,18 +123,18 @@ def _domains(
         x, y = places[name]
         radius = 7 + 13 * math.sqrt(domain["num_devices"] / most)
         devices = used.get(name, 0)
-        fill = COLOURS[1] if devices else "#9aa3ad"
+        fill = COLOURS[1] if devices else IDLE
         words = f"{name}: {domain['num_devices']} {domain['accelerator']}"
         words += f", {devices} used" if devices else ""
         yield (
             f'<circle cx="{n(x)}" cy="{n(y)}" r="{n(radius)}" fill="{fill}" class="edge">'
             f"<title>{safe(words)}</title></circle>"
         )
-        if abs(x - middle) > 100:  # beside it, where labels of neighbours and links leave room
-            is_left = x < middle
+        if abs(x - middle[0]) > 100:  # beside it, where labels of neighbours and links leave room
+            is_left = x < middle[0]
             x, first, anchor = x + (-1 if is_left else 1) * (radius + 6), y - 2, "end" if is_left else ""
         else:
-            first = y - radius - 18 if y < _HEIGHT / 2 else y + radius + 14
+            first = y - radius - 18 if y < middle[1] else y + radius + 14
             anchor = "mid"
         yield text(x, first, fitting(name, 170), anchor)
         count = f"{devices} of {domain['num_devices']}" if devices else str(domain["num_devices"])

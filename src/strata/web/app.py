@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from markupsafe import Markup
@@ -36,6 +37,7 @@ from strata.web.search import OF_HOSTS, Search, rows_of
 from strata.web.sources import Sources, known
 from strata.workload.schema import BUNDLED_JOBS
 
+T = TypeVar("T")
 COOKIE: Final = "strata-token"
 _SHOWN: Final = 200
 _RECENT_S: Final = 3600.0
@@ -123,14 +125,15 @@ class _Pages:
 
     async def _now(self) -> dict[str, Any]:
         live = await run_in_threadpool(self.sources.live)
-        entries = await run_in_threadpool(lambda: self.sources.entries(limit=_DECIDED))
-        rows = Search().matches(rows_of(entries, live.decisions, []))
+        entries, fault = await _kept(lambda: self.sources.entries(limit=_DECIDED))
+        rows = Search().matches(rows_of(entries or [], live.decisions, []))
         recent = [row for row in rows if row.at_s >= time.time() - _RECENT_S]
         return {
             "live": live,
             "rows": recent[:_DECIDED] or rows[:_DECIDED_BEFORE],
             "is_recent": bool(recent),
             "scheduler": self.sources.scheduler.url,
+            "fault": fault,
         }
 
     async def events(self, request: Request) -> Response:
@@ -188,13 +191,13 @@ class _Pages:
         return page("fit.html", place="/fleet", data=answer.to_dict())
 
     async def plans(self, request: Request) -> Response:
-        return page(
-            "plans.html", place="/plans", title="Plans", entries=await self._of_kind("training"), served=None
-        )
+        entries = await run_in_threadpool(lambda: self.sources.of_kind("training", limit=_SHOWN))
+        return page("plans.html", place="/plans", title="Plans", entries=entries, served=None, fault="")
 
     async def serving(self, request: Request) -> Response:
-        entries, served = await self._of_kind("serving"), await run_in_threadpool(self.sources.served)
-        return page("plans.html", place="/serving", title="Serving", entries=entries, served=served)
+        entries, fault = await self._of_kind("serving")
+        served = await run_in_threadpool(self.sources.served)
+        return page("plans.html", place="/serving", title="Serving", entries=entries, served=served, fault=fault)
 
     async def serving_body(self, request: Request) -> Response:
         return page("served.html", served=await run_in_threadpool(self.sources.served))
@@ -206,10 +209,14 @@ class _Pages:
         return await run_in_threadpool(self.sources.request, request.path_params["id"])
 
     async def host(self, request: Request) -> Response:
-        rollouts = await run_in_threadpool(self.sources.rollouts)
-        entries, enforced = [(await self._of_kind(kind))[:20] for kind in OF_HOSTS]
+        rollouts, rollout_fault = await _kept(self.sources.rollouts)
+        (entries, fault), (enforced, _) = [await self._of_kind(kind) for kind in OF_HOSTS]
+        faults = [each for each in (fault, rollout_fault) if each]
         with of_this_version(entries[0]) if entries else nullcontext():
-            return page("host.html", place="/host", entries=entries, enforced=enforced, rollouts=rollouts)
+            return page(
+                "host.html", place="/host", entries=entries[:20], enforced=enforced[:20], rollouts=rollouts or {},
+                faults=faults,
+            )  # fmt: skip
 
     async def rollout(self, request: Request) -> Response:
         report = await self._rollout(request)
@@ -223,8 +230,9 @@ class _Pages:
     async def _rollout(self, request: Request) -> RolloutReport:
         return await run_in_threadpool(self.sources.rollout, request.query_params.get("name", ""))
 
-    async def _of_kind(self, kind: str) -> list[Entry]:
-        return await run_in_threadpool(lambda: self.sources.of_kind(kind, limit=_SHOWN))
+    async def _of_kind(self, kind: str) -> tuple[list[Entry], str]:
+        entries, fault = await _kept(lambda: self.sources.of_kind(kind, limit=_SHOWN))
+        return entries or [], fault
 
     async def _entry(self, request: Request) -> Entry:
         return await run_in_threadpool(self.sources.entry, request.path_params["id"])
@@ -278,10 +286,10 @@ class _Pages:
 
     async def decisions(self, request: Request) -> Response:
         search = Search.of_query(request.query_params)
-        live, fault = await run_in_threadpool(self._decided)
+        live, fault = await _kept(self.sources.scheduler.decisions)
         cluster = await run_in_threadpool(self.sources.cluster_seen)
-        entries = await run_in_threadpool(self.sources.entries)
-        rows = rows_of(entries, live, cluster.claims if cluster else [])
+        entries, history_fault = await _kept(self.sources.entries)
+        rows = rows_of(entries or [], live or [], cluster.claims if cluster else [])
         return page(
             "decisions.html",
             place="/decisions",
@@ -290,15 +298,10 @@ class _Pages:
             tokens=sorted({reason["token"] for row in rows for reason in row.reasons}),
             faults=[
                 *([f"The scheduler's are missing: {fault}"] if fault else []),
+                *([f"Those of this machine are missing: {history_fault}"] if history_fault else []),
                 *(cluster.faults if cluster else []),
             ],
         )
-
-    def _decided(self) -> tuple[list[dict[str, Any]], str]:
-        try:
-            return self.sources.scheduler.decisions(), ""
-        except StrataError as error:
-            return [], str(error)
 
     async def followed(self, request: Request) -> Response:
         name = request.query_params.get("name", "")
@@ -313,6 +316,14 @@ async def _style(_: Request) -> Response:
 def page(template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page as an answer."""
     return HTMLResponse(render(template, **values), status)
+
+
+async def _kept(read: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what a source has and "", or None and why: other sources of the page are shown all the same."""
+    try:
+        return await run_in_threadpool(read), ""
+    except StrataError as error:
+        return None, "; ".join(error.lines())
 
 
 async def _form(request: Request) -> dict[str, str]:

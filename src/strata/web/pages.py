@@ -40,13 +40,18 @@ def _environment() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     prepare(env)
-    env.globals |= {"places": PLACES, "version": __version__, "fragment": _fragment}
+    env.globals |= {"places": PLACES, "version": __version__, "fragment": _fragment, "zone": _zone}
     env.filters |= {"at": _at, "quoted": partial(quote, safe="")}
     return env
 
 
 def _fragment(data: Any) -> Markup:
     return Markup(fragment(data, is_styled=False))
+
+
+def _zone() -> str:
+    """Return the time zone that moments are written in."""
+    return time.strftime("%Z")
 
 
 def _at(seconds: float) -> str:

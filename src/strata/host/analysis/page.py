@@ -14,6 +14,7 @@ from strata.host.analysis.intervals import union, within
 from strata.host.analysis.report import TraceReport, verdict
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import TraceView
+from strata.pictures.svg import COLOURS
 
 COLUMNS: Final = 560
 WIDTH: Final = 1120
@@ -28,9 +29,10 @@ MOST_THREADS: Final = 6
 _CRITICAL: Final = "var(--critical)"
 _OTHER: Final = "var(--other)"
 _INTERRUPT: Final = "var(--ink)"
-_KERNELS: Final = "#76b900"
-_CULPRITS: Final = ("#2a9d8f", "#7fb069", "#e377c2", "#8c6d46", "#17a2c4", "#b5bd3c")
-_CAUSES: Final = {Cause.WOKEN: "#f2a541", Cause.PREEMPTED: "#c8102e", Cause.YIELDED: "#9b72cf"}
+_KERNELS: Final = COLOURS[2]
+_CULPRITS: Final = ("#a0e0a0", "#802000", "#4000c0", "#808060", "#206040", "#400060")
+"""Told from each other and from all others of the page by the colour-blind, in both modes."""
+_CAUSES: Final = {Cause.WOKEN: COLOURS[1], Cause.PREEMPTED: COLOURS[5], Cause.YIELDED: COLOURS[3]}
 _SAID: Final = {
     Cause.WOKEN: "waits after a wakeup",
     Cause.PREEMPTED: "waits after preemption",
