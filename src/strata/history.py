@@ -22,6 +22,9 @@ MIGRATIONS: Final = (
     "CREATE INDEX decision_by_kind ON decision (kind, id)",
 )
 
+_LARGEST: Final = 2**63 - 1
+"""Number that SQLite has; a larger one is no row's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -96,6 +99,7 @@ class History(Database):
             return int(self.rows.execute("SELECT count(*) FROM decision").fetchone()[0])
 
     def _select(self, clause: str, *values: str | int) -> list[Entry]:
+        values = tuple(min(value, _LARGEST) if isinstance(value, int) else value for value in values)
         with self.explained():
             rows = self.rows.execute(f"SELECT id, kind, at_s, body FROM decision {clause}", values).fetchall()
             return [Entry(entry_id, kind, at_s, json.loads(body)) for entry_id, kind, at_s, body in rows]

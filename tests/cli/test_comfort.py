@@ -69,6 +69,8 @@ def test_jobs_of_a_scheduler_are_completed_and_none_of_one_that_is_not_there(mon
     assert completed("drain") == []
     monkeypatch.setattr("strata.control.client.Client.jobs", lambda _: [{"name": "small"}, {"name": "large"}])
     assert completed("logs", incomplete="s") == ["small"]
+    monkeypatch.setattr("strata.control.client.Client.domains", lambda _: [{"name": "east"}, {"name": "west"}])
+    assert completed("drain", incomplete="e") == ["east"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

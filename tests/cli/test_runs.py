@@ -61,6 +61,13 @@ def test_a_plan_whose_reader_has_gone_is_kept(tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["plans"]
 
 
+def test_a_number_that_no_row_has_is_not_kept(planned, capsys):
+    """Those past 63 bits were a traceback."""
+    assert run(["runs", "show", str(10**30)]) == 2
+    assert "no decision 1000000" in capsys.readouterr().err
+    assert len(answer(capsys, "runs", "list", "--last", str(10**30))["runs"]) == 3
+
+
 def test_two_plans_are_compared_and_others_refused(planned, capsys):
     compared = answer(capsys, "runs", "compare", "1", "2")
     assert not compared["same_inputs"]

@@ -317,6 +317,28 @@ def test_decisions_are_searched_by_name_and_by_reason(site):
     assert "None in what could be read with nowhere" in site.ask("/decisions?q=nowhere").text
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", f"/plans/{10**30}", b"", 404),
+        ("GET", "/plans/1/weighed?time=nan", b"", 422),
+        ("GET", f"/decisions?since={'9' * 500}", b"", 422),
+        ("GET", "/host/rollouts?name=%00", b"", 404),
+        ("GET", "/static/%2e%2e/app.py", b"", 404),
+        ("POST", "/fit", b"&".join([b"a=1"] * 50), 422),
+        ("POST", "/login", b"&".join([b"token=1"] * 50), 422),
+        ("POST", "/fit", b"fleet=seed&job=%ff%fe\x00", 422),
+        ("POST", "/fit", b"fleet=seed&job=" + b"%5B" * 20_000, 422),
+        ("POST", "/plans/1/whatif", b"settings=job.model=/etc/passwd", 422),
+        ("POST", "/plans", b"", 405),
+    ],
+)
+def test_what_no_form_sends_is_refused_in_words(site, method, path, body, status):
+    answer = site.ask(path, method, content=body)
+    assert answer.status_code == status
+    assert "root:" not in answer.text
+
+
 def test_a_page_reads_no_file_but_those_it_was_started_with(site):
     for path in ("/fleet?fleet=/etc/passwd", "/fit?fleet=seed&job=../job.yaml", "/static/../app.py"):
         assert site.ask(path).status_code in (404, 422)
@@ -349,18 +371,34 @@ def test_a_token_is_asked_for_once_and_never_shown(site):
     assert "secret" not in shown.text
 
 
-def test_a_token_is_asked_for_on_localhost_too(monkeypatch, tmp_path):
+@pytest.fixture
+def asked_of_ui(monkeypatch):
+    """Return what asks `strata ui`, given its options, as it is served: behind its limits."""
     frames = []
     monkeypatch.setattr("strata.net.server.serve", lambda frame, *_, **__: frames.append(frame))
+
+    def ask(*options: str, method: str = "GET", path: str = "/plans", **kwargs) -> httpx.Response:
+        assert run(["ui", "--port", "0", *options]) == 0
+
+        async def request() -> httpx.Response:
+            transport = httpx.ASGITransport(frames[-1])
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8480") as client:
+                return await client.request(method, path, **kwargs)
+
+        return asyncio.run(request())
+
+    return ask
+
+
+def test_a_token_is_asked_for_on_localhost_too(asked_of_ui, tmp_path):
     (tmp_path / "token").write_text("secret")
-    assert run(["ui", "--port", "0", "--token-file", str(tmp_path / "token")]) == 0
+    assert asked_of_ui("--token-file", str(tmp_path / "token")).status_code == 303
 
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(frames[0])
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8480") as client:
-            return await client.get("/plans")
 
-    assert asyncio.run(ask()).status_code == 303
+def test_an_upload_that_is_too_large_is_refused(asked_of_ui):
+    answer = asked_of_ui(method="POST", path="/fit", content=b"job=" + b"x" * 2**24)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "body-too-large"
 
 
 def test_a_page_is_light(site):

@@ -78,7 +78,7 @@ def routes(sources: Sources, *, token: str = "") -> list[BaseRoute]:
     all_routes.append(Route("/jobs/{name}/whatif", pages.guarded(pages.job_whatif), methods=["POST"]))
     all_routes.append(Route("/jobs", pages.guarded(pages.submit), methods=["POST"]))
     all_routes.append(Route("/jobs/{name}/cancel", pages.guarded(pages.cancel), methods=["POST"]))
-    all_routes.append(Route("/login", pages.login, methods=["GET", "POST"]))
+    all_routes.append(Route("/login", _in_words(pages.login), methods=["GET", "POST"]))
     all_routes.append(Route("/static/strata.css", _style))
     all_routes.append(Mount("/static", StaticFiles(directory=STATIC)))
     return all_routes
@@ -90,21 +90,14 @@ class _Pages:
         self.changes = Changes(sources.scheduler)
 
     def guarded(self, handler: Handler) -> Handler:
-        """Let in who has the token; a fault becomes a page that says what and what to try."""
+        """Let in who has the token."""
 
         async def answer(request: Request) -> Response:
             if self.token and not self._knows(request.cookies.get(COOKIE, "")):
                 return RedirectResponse("/login", status_code=303)
-            try:
-                return await handler(request)
-            except StrataError as error:
-                is_missing = any(
-                    words in str(error) for words in ("no decision", "there is no", "no roll-out", "is unknown")
-                )
-                status = 404 if is_missing else 422
-                return page("fault.html", status=status, lines=error.lines(), place=request.url.path)
+            return await handler(request)
 
-        return answer
+        return _in_words(answer)
 
     def _knows(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.token.encode())
@@ -309,6 +302,22 @@ class _Pages:
         return page("followed.html", place="/decisions", fleet=self.sources.fleet, **levels)
 
 
+def _in_words(handler: Handler) -> Handler:
+    """A fault becomes a page that says what and what to try."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except StrataError as error:
+            is_missing = any(
+                words in str(error) for words in ("no decision", "there is no", "no roll-out", "is unknown")
+            )
+            status = 404 if is_missing else 422
+            return page("fault.html", status=status, lines=error.lines(), place=request.url.path)
+
+    return answer
+
+
 async def _style(_: Request) -> Response:
     return Response(style(), media_type="text/css")
 
@@ -328,4 +337,7 @@ async def _kept(read: Callable[[], T]) -> tuple[T | None, str]:
 
 async def _form(request: Request) -> dict[str, str]:
     text = (await request.body()).decode("utf-8", "replace")
-    return dict(parse_qsl(text, max_num_fields=8))
+    try:
+        return dict(parse_qsl(text, max_num_fields=8))
+    except ValueError as error:
+        raise UsageError(f"this is no form of ours: {error}") from None
