@@ -15,6 +15,7 @@ from tests.slicing.gpu.machine import PROGRAMS, environment, run, why_no_gpu
 pytestmark = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
 SECONDS = 10
 POINTS = 5.0
+MIXED = ("10", "100", "1000", "10000", "40000")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def cores(ledger, percent: int) -> dict[str, str]:
     [
         pytest.param(("20x100",), id="20 x 0.1 ms"),
         pytest.param(("999x20", "200000"), id="999 x 20 us, 200 ms"),
-        pytest.param(("10", "100", "1000", "10000", "40000"), id="10 us to 40 ms"),
+        pytest.param(MIXED, id="10 us to 40 ms"),
         pytest.param(("40x10", "8x30", "2x150", "+15"), id="host-bound"),
     ],
 )
@@ -62,14 +63,27 @@ def test_the_device_gives_two_processes_turns(speed):
     assert all(0.5 <= one["own_turn_ms"][2] <= 10 for one in told)
 
 
-def test_two_tenants_get_their_shares(tmp_path, speed):
-    command = [sys.executable, str(PROGRAMS / "spin.py"), *speed, str(SECONDS), "20x100"]
-    asked = (30, 60)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param((30, "20x100"), (60, "20x100"), id="20 x 0.1 ms beside the same"),
+        pytest.param((50, "23x100"), (30, *MIXED), id="23 x 0.1 ms beside 10 us to 40 ms"),
+        pytest.param((30, "44x100"), (60, *MIXED), id="44 x 0.1 ms beside 10 us to 40 ms"),
+        pytest.param((40, "23x100"), (40, "3x5000"), id="23 x 0.1 ms beside 3 x 5 ms"),
+        pytest.param((30, "999x20", "200000"), (50, "20x100"), id="999 x 20 us, 200 ms beside 20 x 0.1 ms"),
+    ],
+)
+def test_two_tenants_get_their_shares(tmp_path, speed, first, second):
     # In one folder, where they see each other on the device's board.
     tenants = [
-        subprocess.Popen(command, env=cores(tmp_path / f"{at}.ledger", percent), stdout=subprocess.PIPE, text=True)
-        for at, percent in enumerate(asked)
+        subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "spin.py"), *speed, str(SECONDS), *spans],
+            env=cores(tmp_path / f"{percent}-{at}.ledger", percent),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for at, (percent, *spans) in enumerate((first, second))
     ]
     got = [100 * json.loads(tenant.communicate(timeout=300)[0])["share"] for tenant in tenants]
-    print(f"\ntwo tenants asked for {asked} %, got {got}")
-    assert got == [pytest.approx(percent, abs=POINTS) for percent in asked]
+    print(f"\nasked for {first[0]} and {second[0]} %, got {got}")
+    assert got == [pytest.approx(percent, abs=POINTS) for percent in (first[0], second[0])]

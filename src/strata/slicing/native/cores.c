@@ -21,9 +21,11 @@
 
 enum { CAPTURE_RELAXED = 2 };
 
-/* What others had worked when a stretch began. */
+/* What others had worked when a stretch began, how many of them were at work, when in its turn this process was, and for how
+ * long others' turns had kept it from its share. */
 struct others {
-    uint64_t begun_ns, worked_ns[BOARD_SEATS];
+    uint64_t begun_ns, phase_ns, missed_ns, busy_ns[BOARD_SEATS], worked_ns[BOARD_SEATS];
+    int num_busy;
 };
 
 static _Atomic(void *) meters;          /* struct meter[QUOTA_MOST_DEVICES] */
@@ -96,23 +98,26 @@ static void tell(struct seat *seat, uint64_t now, uint64_t works_ns, uint64_t wa
         seat_tell(seat, now, works_ns, wants_ns);
 }
 
-/* The part of a stretch that ends now which others' events span, each; a stretch begins. Returns how many others. */
-static int others_parts(int device, const struct seat *own, uint64_t now, double parts[BOARD_SEATS], uint64_t *span_ns) {
-    const struct board *board = board_of(device);
-    struct others *others = of_devices(&stretches, device, sizeof *others);
+/* How much more than `before`, which is set on; nothing where what was measured is less than the clock said before. */
+static uint64_t increase(uint64_t *before, uint64_t now) {
+    uint64_t more = now > *before ? now - *before : 0;
+    *before += more;
+    return more;
+}
+
+/* What others had of a stretch that ends now; another begins. Returns how many others. */
+static int others_parts(const struct board *board, struct others *others, const struct seat *own, uint64_t now,
+                        struct part parts[BOARD_SEATS], uint64_t *span_ns) {
     int count = 0;
-    *span_ns = 0;
-    if (!board || !others)
-        return 0;
     uint64_t span = now - others->begun_ns;
+    others->num_busy = 0;
     for (int at = 0; at < BOARD_SEATS; at++) {
         const struct seat *seat = &board->seats[at];
-        uint64_t worked = seat_worked_ns(seat, now), before = others->worked_ns[at];
-        if (worked <= before) // what was measured was less than the clock said before
-            continue;
-        others->worked_ns[at] = worked;
-        if (seat != own && span)
-            parts[count++] = (double)(worked - before) / (double)span;
+        uint64_t busy = increase(&others->busy_ns[at], seat_busy_ns(seat, now));
+        uint64_t worked = increase(&others->worked_ns[at], seat_worked_ns(seat, now));
+        others->num_busy += seat != own && seat_is_busy(seat, now);
+        if (seat != own && worked && span)
+            parts[count++] = (struct part){(double)busy / (double)span, (double)worked / (double)span};
     }
     others->begun_ns = now;
     *span_ns = span;
@@ -120,41 +125,60 @@ static int others_parts(int device, const struct seat *own, uint64_t now, double
 }
 
 static void begin_stretch(int device, const struct seat *seat, uint64_t now) {
-    double parts[BOARD_SEATS];
+    const struct board *board = board_of(device);
+    struct others *others = of_devices(&stretches, device, sizeof *others);
+    struct part parts[BOARD_SEATS];
     uint64_t span;
-    others_parts(device, seat, now, parts, &span);
+    if (!board || !others)
+        return;
+    others_parts(board, others, seat, now, parts, &span);
+    others->phase_ns = 0;
 }
 
-/* What of `elapsed` was this process's own work. */
-static uint64_t own_work(int device, struct seat *seat, uint64_t now, uint64_t elapsed) {
-    double parts[BOARD_SEATS];
+/* What of `elapsed` was this process's own work, and for how long others' turns had kept it from its share. */
+static struct stretch own_stretch(int device, struct seat *seat, uint64_t now, uint64_t elapsed) {
+    const struct board *board = board_of(device);
+    struct others *others = of_devices(&stretches, device, sizeof *others);
+    struct part parts[BOARD_SEATS];
     uint64_t span;
-    int count = others_parts(device, seat, now, parts, &span);
+    if (!board || !others)
+        return (struct stretch){elapsed, elapsed, 0};
+    int before = others->num_busy, count = others_parts(board, others, seat, now, parts, &span);
+    int num_busy = before < others->num_busy ? before : others->num_busy;
     double own = elapsed < span ? (double)elapsed / (double)span : 1;
     uint64_t worked = (uint64_t)((double)elapsed * share_own(own, parts, count) / own);
+    uint64_t in_turns = share_turns(&others->phase_ns, elapsed, num_busy);
+    // Of a longer stretch they may have waited for their own share in between.
+    if (num_busy && elapsed < SHARE_LAUNCH_WAIT_NS)
+        worked = in_turns;
     seat_measured(seat, now, span, worked);
-    return worked;
+    // Before its first event the process waited for its turn.
+    return (struct stretch){elapsed, worked, others->missed_ns + (num_busy && elapsed < span ? span - elapsed : 0)};
 }
 
 static void collect(struct meter *meter, struct ledger_row *row, int device, struct seat *seat) {
     if (meter_is_reached(meter))
         return;
     int mode = cores_relaxed();
-    uint64_t elapsed = meter_collect(meter), worked = elapsed;
+    uint64_t elapsed = meter_collect(meter);
     cores_strict(mode);
     if (!elapsed)
         return;
     uint64_t ready = atomic_load(&row->cores_ready_ns), now = quota_now_ns(), next;
     double share = atomic_load(&row->cores_percent) / 100.0;
+    struct stretch stretch = {elapsed, elapsed, 0};
     if (seat) {
         share = share_of(board_of(device), seat, now, quota_limits()->is_lent);
-        worked = own_work(device, seat, now, elapsed);
+        stretch = own_stretch(device, seat, now, elapsed);
     }
     if (share <= 0)
         return;
+    struct others *others = of_devices(&stretches, device, sizeof *others);
     do
-        next = share_charged(ready, now, elapsed, worked, share);
+        next = share_charged(ready, now, &stretch, share);
     while (!atomic_compare_exchange_weak(&row->cores_ready_ns, &ready, next));
+    if (others)
+        others->missed_ns = share_missed(next, now, &stretch);
 }
 
 struct wait {

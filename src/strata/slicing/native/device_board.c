@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAGIC 0x3244414f42525453ull /* "STRBOAD2" */
+#define MAGIC 0x3344414f42525453ull /* "STRBOAD3" */
 #define FORGOTTEN_NS 60000000000ull
 
 enum { UNTRIED, TAKING, TAKEN, NONE = QUOTA_LOST };
@@ -37,7 +37,7 @@ static struct board *open_board(uint64_t key, _Atomic uint32_t *state) {
     const char *ledger = quota_limits()->ledger, *slash = strrchr(ledger, '/');
     int folder = slash ? (int)(slash - ledger) : 0;
     // Programs with another layout of seats have a board of another name.
-    if (!slash || snprintf(path, sizeof path, "%.*s/device-%016llx.2.board", folder, ledger,
+    if (!slash || snprintf(path, sizeof path, "%.*s/device-%016llx.3.board", folder, ledger,
                            (unsigned long long)key) >= (int)sizeof path)
         return NULL;
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);

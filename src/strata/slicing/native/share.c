@@ -31,27 +31,54 @@ double share_of(const struct board *board, const struct seat *own, uint64_t now_
     return percent / 100.0 + free_share * percent / rivals;
 }
 
-double share_own(double own, const double *others, int count) {
-    double level, next = 0;
+double share_own(double own, const struct part *others, int count) {
+    // A turn of others is as long as it takes to pass the device on, too.
+    const double turn = 1 + (double)SHARE_SWITCH_NS / SHARE_TURN_NS;
+    double level, next = 0, left = 1;
     do { /* who wants less than the level leaves the rest to those who want more */
-        double left = 1;
-        int num_above = 1;
+        double rest = 1, above = 1;
         level = next;
         for (int at = 0; at < count; at++)
-            if (others[at] > level)
-                num_above++;
+            if (others[at].worked > level)
+                above += turn;
             else
-                left -= others[at];
-        next = left / num_above;
+                rest -= others[at].worked * turn;
+        next = rest / above;
     } while (next > level);
-    return own < level ? own : level;
+    for (int at = 0; at < count; at++) { /* while both are at work, none gets more than the level */
+        double most = others[at].busy * level;
+        left -= turn * (others[at].worked < most ? others[at].worked : most);
+    }
+    return own < left ? own : left;
 }
 
-uint64_t share_charged(uint64_t ready_ns, uint64_t now_ns, uint64_t elapsed_ns, uint64_t worked_ns, double share) {
-    uint64_t begin = now_ns > elapsed_ns ? now_ns - elapsed_ns : 0;
+uint64_t share_turns(uint64_t *phase_ns, uint64_t elapsed_ns, int num_others) {
+    uint64_t cycle = SHARE_TURN_NS + (uint64_t)num_others * (SHARE_TURN_NS + SHARE_SWITCH_NS) + SHARE_SWITCH_NS;
+    uint64_t end = *phase_ns + elapsed_ns, rest = end % cycle;
+    uint64_t own = *phase_ns < SHARE_TURN_NS ? *phase_ns : SHARE_TURN_NS; /* what of the first cycle was own before */
+    *phase_ns = rest;
+    return end / cycle * SHARE_TURN_NS + (rest < SHARE_TURN_NS ? rest : SHARE_TURN_NS) - own;
+}
+
+uint64_t share_charged(uint64_t ready_ns, uint64_t now_ns, const struct stretch *stretch, double share) {
+    uint64_t since = stretch->elapsed_ns + stretch->missed_ns, begin = now_ns > since ? now_ns - since : 0;
     uint64_t from = ready_ns > begin ? ready_ns : begin;
-    uint64_t next = from + (uint64_t)((double)worked_ns / share);
+    uint64_t next = from + (uint64_t)((double)stretch->worked_ns / share);
     return next < now_ns + SHARE_MOST_DEBT_NS ? next : now_ns + SHARE_MOST_DEBT_NS;
+}
+
+uint64_t share_missed(uint64_t ready_ns, uint64_t now_ns, const struct stretch *stretch) {
+    uint64_t behind = ready_ns < now_ns ? now_ns - ready_ns : 0;
+    uint64_t missed = stretch->missed_ns + stretch->elapsed_ns - stretch->worked_ns;
+    missed = missed < SHARE_MOST_MISSED_NS ? missed : SHARE_MOST_MISSED_NS;
+    return behind < missed ? behind : missed;
+}
+
+/* Of a seat at work: for how long of what is under way. */
+static uint64_t under_way_ns(const struct seat *seat, uint64_t now_ns) {
+    uint64_t since = atomic_load(&seat->since_ns), until = atomic_load(&seat->working_until_ns);
+    until = until < now_ns ? until : now_ns;
+    return since && until > since ? until - since : 0;
 }
 
 static uint64_t part_of(const struct seat *seat, uint64_t span_ns) {
@@ -59,12 +86,16 @@ static uint64_t part_of(const struct seat *seat, uint64_t span_ns) {
     return part ? (uint64_t)((double)span_ns * part / SEAT_WHOLE) : span_ns;
 }
 
+bool seat_is_busy(const struct seat *seat, uint64_t now_ns) {
+    return atomic_load(&seat->owner) && atomic_load(&seat->since_ns) && atomic_load(&seat->working_until_ns) > now_ns;
+}
+
+uint64_t seat_busy_ns(const struct seat *seat, uint64_t now_ns) {
+    return atomic_load(&seat->owner) ? atomic_load(&seat->busy_ns) + under_way_ns(seat, now_ns) : 0;
+}
+
 uint64_t seat_worked_ns(const struct seat *seat, uint64_t now_ns) {
-    if (!atomic_load(&seat->owner))
-        return 0;
-    uint64_t since = atomic_load(&seat->since_ns), until = atomic_load(&seat->working_until_ns);
-    until = until < now_ns ? until : now_ns;
-    return atomic_load(&seat->worked_ns) + (since && until > since ? part_of(seat, until - since) : 0);
+    return atomic_load(&seat->owner) ? atomic_load(&seat->worked_ns) + part_of(seat, under_way_ns(seat, now_ns)) : 0;
 }
 
 void seat_measured(struct seat *seat, uint64_t now_ns, uint64_t span_ns, uint64_t worked_ns) {
@@ -74,16 +105,17 @@ void seat_measured(struct seat *seat, uint64_t now_ns, uint64_t span_ns, uint64_
     double weight = (double)span_ns / (double)(span_ns + SEAT_REMEMBERS_NS);
     atomic_store(&seat->part, 1 + (uint32_t)((old + (part - old) * weight) * (SEAT_WHOLE - 1)));
     atomic_fetch_add(&seat->worked_ns, worked_ns);
+    atomic_fetch_add(&seat->busy_ns, under_way_ns(seat, now_ns));
     if (atomic_load(&seat->since_ns))
         atomic_store(&seat->since_ns, now_ns);
 }
 
 void seat_tell(struct seat *seat, uint64_t now_ns, uint64_t works_ns, uint64_t wants_ns) {
-    uint64_t since = atomic_load(&seat->since_ns), until = atomic_load(&seat->working_until_ns);
-    until = until < now_ns ? until : now_ns;
-    if (since && (!works_ns || until < now_ns)) {
+    uint64_t since = atomic_load(&seat->since_ns), busy = under_way_ns(seat, now_ns);
+    if (since && (!works_ns || atomic_load(&seat->working_until_ns) < now_ns)) {
         atomic_store(&seat->since_ns, 0);
-        atomic_fetch_add(&seat->worked_ns, until > since ? part_of(seat, until - since) : 0);
+        atomic_fetch_add(&seat->busy_ns, busy);
+        atomic_fetch_add(&seat->worked_ns, part_of(seat, busy));
         since = 0;
     }
     atomic_store(&seat->working_until_ns, now_ns + works_ns);

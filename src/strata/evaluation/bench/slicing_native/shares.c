@@ -254,6 +254,19 @@ static void past_a_turn(struct tenant *tenant) {
     wait_for_device(tenant);
 }
 
+/* And than two turns. */
+static void past_two_turns(struct tenant *tenant) {
+    for (int at = 0; at < 44; at++)
+        launch(tenant, 100 * US);
+    wait_for_device(tenant);
+}
+
+static void few_long(struct tenant *tenant) {
+    for (int at = 0; at < 3; at++)
+        launch(tenant, 5 * MS);
+    wait_for_device(tenant);
+}
+
 static void long_steps(struct tenant *tenant) {
     launch(tenant, 1 * S);
     wait_for_device(tenant);
@@ -353,6 +366,8 @@ static const struct plan {
     {"two tenants, unequal", {{steps, 30, 0, 0, 0}, {steps, 60, 0, 0, 0}}},
     {"two tenants, mixed", {{mixed, 30, 0, 0, 0}, {spread, 50, 0, 0, 0}}},
     {"23 x 0.1 ms beside 10 us-40 ms", {{past_a_turn, 50, 0, 0, 0}, {spread, 30, 0, 0, 0}}},
+    {"44 x 0.1 ms beside 10 us-40 ms", {{past_two_turns, 30, 0, 0, 0}, {spread, 60, 0, 0, 0}}},
+    {"23 x 0.1 ms beside 3 x 5 ms", {{past_a_turn, 40, 0, 0, 0}, {few_long, 40, 0, 0, 0}}},
     {"beside one without a limit", {{steps, 30, 0, 0, 0}, {steps, 0, 0, 0, 0}}},
     {"lent: alone", {{steps, 30, 0, 1, 0}}},
     {"lent: taken back", {{steps, 30, 0, 1, 0}, {steps, 70, 0, 1, 0}}},
