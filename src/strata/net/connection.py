@@ -3,7 +3,8 @@
 uvicorn has no time for a head to come in, no limit to its size, and answers HTTP/1.0 in chunks, which its clients
 do not read (decision 10). An application is handed, in the scope's `state`, what ASGI has no messages for:
 
-* `abort()` breaks the connection; `is_held()` says whether the client does not keep up.
+* `abort()` breaks the connection; `is_held()` says whether the client does not keep up, `is_here()` whether all of
+  the request's body has come and nobody has taken it.
 * `listen(on_lost)` calls back when the connection is lost: `receive` would take a task to wait in.
 * `write(piece)` writes a piece of an answer at once, past the queue of messages.
 * `upgrade(name, protocol)` hands the connection over.
@@ -35,6 +36,7 @@ class Connection(HttpToolsProtocol):
             **self.app_state,
             "abort": lambda: self.transport.abort(),
             "is_held": lambda: self.flow.write_paused,
+            "is_here": self._is_here,
             "listen": self._listen,
             "write": self._write,
             "upgrade": self._upgrade,
@@ -171,6 +173,10 @@ class Connection(HttpToolsProtocol):
             self.write(b"")
 
     # The application's
+
+    def _is_here(self) -> bool:
+        cycle = self._answering
+        return cycle is not None and not cycle.more_body and bool(cycle.body)
 
     def _listen(self, on_lost: Callable[[], None] | None) -> None:
         """Call this when the connection is lost, at once where it is; None to forget it."""

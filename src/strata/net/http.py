@@ -191,7 +191,9 @@ class _Call:
         self.is_gone = False
         self.status = 0
         self._deadline: asyncio.Timeout | None = None
-        self._is_held: Callable[[], bool] = scope.get("state", {}).get("is_held", lambda: True)
+        state = scope.get("state", {})
+        self._is_held: Callable[[], bool] = state.get("is_held", lambda: True)
+        self._is_here: Callable[[], bool] = state.get("is_here", lambda: False)
 
     async def run(self, app: App) -> None:
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
@@ -209,8 +211,11 @@ class _Call:
 
     async def receive(self) -> Message:
         try:
-            async with asyncio.timeout_at(None if self._is_read else self._body_due_s):
+            if self._is_here():  # nothing to wait for
                 message = await self._receive()
+            else:
+                async with asyncio.timeout_at(None if self._is_read else self._body_due_s):
+                    message = await self._receive()
         except TimeoutError:
             self._is_refused = True
             raise _Refusal(408, f"the body took longer than {self.limits.body_s:g} s", "body-too-slow") from None

@@ -62,6 +62,38 @@ def test_a_whole_number_is_one_for_engines_however_it_was_written(number):
     assert (asked["max_tokens"], type(asked["max_tokens"]), asked["temperature"]) == (8, int, 0.5)
 
 
+@pytest.mark.parametrize("number", ["5", "5.0", "5e0", "0.5e1"])
+def test_the_tokens_of_a_prompt_are_whole_numbers_for_engines(number):
+    async def scenario(world):
+        body = f'{{"model":"llama", "prompt":[{number}],"max_tokens":2}}'
+        await world.client.post("/v1/completions", content=body)
+        return asked_of(world)
+
+    (asked,) = run(scenario)
+    assert (asked["prompt"], type(asked["prompt"][0])) == ([5], int)
+
+
+def test_a_text_with_numbers_in_it_reaches_an_engine_in_the_clients_own_bytes():
+    """Found by a profile: a text that spoke of 1.0 had its whole request read and written anew."""
+    body = b'{ "model" : "llama", "prompt" : "version 1.0, seed: 3e8", "temperature": 1.0 }'
+
+    heard = []
+
+    async def scenario(world):
+        for engine in world.engines:
+            answer = engine.answer
+
+            def hear(path, body, answer=answer):
+                heard.append(body)
+                return answer(path, body)
+
+            engine.answer = hear
+        await world.client.post("/v1/completions", content=body)
+
+    run(scenario)
+    assert body in heard
+
+
 def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
     async def scenario(world):
         for engine in world.engines:

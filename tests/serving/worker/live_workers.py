@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import httpx
 
 from tests.support.real_processes import LIMIT_S, until
 
+ESTABLISHED = "01"
 BEATS = ["--heartbeat-timeout", "15"]  # which a busy machine keeps nobody silent for
 
 
@@ -26,9 +29,25 @@ class Live:
         self.numbers = count()
         self.client = httpx.Client(timeout=LIMIT_S, trust_env=False)
         processes.callback(self.client.close)
-        for name in ("n0", "n1", "n2"):
-            self.add(name)
+        self._add_together("n0", "n1", "n2")
         self.until_lengths(3)
+
+    def _add_together(self, *names):
+        """Add workers that join at once: on a busy machine the first two would serve without the last."""
+        peer = f"0100007F:{int(self.gateway.address.rpartition(':')[2]):04X}"
+
+        def waiting():
+            """Return how many connections to the gateway are open."""
+            lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+            return sum(fields[2:4] == [peer, ESTABLISHED] for fields in lines)
+
+        self.gateway.popen.send_signal(signal.SIGSTOP)
+        try:
+            for name in names:
+                self.add(name)
+            until(lambda: waiting() >= len(names), lambda: f"{len(names)} workers to ask for the gateway")
+        finally:
+            self.gateway.popen.send_signal(signal.SIGCONT)
 
     def add(self, name, memory=None):
         told = ["--gateway", self.gateway.address, "--id", name, "--memory", memory or self.memory]

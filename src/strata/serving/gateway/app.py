@@ -204,9 +204,8 @@ class _Endpoints:
         if key and self.keys:
             self.keys.admit(key)
         generation = parse(kind, await _body(request.receive))
-        ttft_goal_s, tpot_goal_s = (
-            goal_s(request.headers, header) for header in ("x-strata-ttft-ms", "x-strata-tpot-ms")
-        )
+        headers = dict(request.scope["headers"])
+        ttft_goal_s, tpot_goal_s = goal_s(headers, "x-strata-ttft-ms"), goal_s(headers, "x-strata-tpot-ms")
         driver = self.gateway.drivers.get(generation.model)
         if driver is None:
             raise self._no_model(generation.model)

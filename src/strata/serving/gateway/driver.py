@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -80,7 +81,8 @@ class Driver:
     ) -> RequestStream:
         """Take a request; its stream may be over when this returns. Raises ApiError where it cannot be served."""
         signal, prompt = await self.backend_client.admit(request, request_id)
-        signal = replace(signal, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
+        if min(ttft_goal_s, tpot_goal_s) < math.inf:
+            signal = replace(signal, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
         stream = self.streams[request_id] = RequestStream(
             request,
             signal,

@@ -37,8 +37,9 @@ BUSY_S: Final = 0.1
 DOCUMENT_BYTES: Final = 2**26
 ODD_NUMBER: Final = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
 """What may not be finite once it is read."""
-WHOLE_NUMBER: Final = re.compile(rb"\d\.0+(?!\d)|\d[eE]")
-"""What may be a whole number that an engine would not take for one."""
+ODD_FIELD: Final = re.compile(rb'"(?:n|seed|max_tokens|max_completion_tokens)"\s*:\s*-?\d+[.eE]')
+ODD_TOKEN: Final = re.compile(rb"\d[.eE]")
+"""What may be a whole number that an engine would not take for one, among fields and among a prompt's tokens."""
 
 
 class Engines(BackendClient):
@@ -207,11 +208,13 @@ def _content(stream: RequestStream) -> bytes:
     """Return what an engine is asked: the client's own bytes, where they need not say more."""
     request, is_told = stream.request, stream.request.model_fields_set
     is_more = "priority" in is_told or (request.stream and "stream_options" in is_told)
-    if stream.num_generated or is_more or WHOLE_NUMBER.search(request.raw):
+    raw = request.raw
+    is_odd = ODD_FIELD.search(raw) or (request.tokens and ODD_TOKEN.search(raw))
+    if stream.num_generated or is_more or is_odd:
         return json.dumps(_body(stream)).encode()
     if not request.stream or request.kind == "other":
-        return request.raw
-    return b'{"stream_options":{"include_usage":true},' + request.raw.lstrip()[1:]
+        return raw
+    return b'{"stream_options":{"include_usage":true},' + raw.lstrip()[1:]
 
 
 def _body(stream: RequestStream) -> dict[str, Any]:

@@ -320,13 +320,14 @@ def parse(model: type[GenerationRequest], body: bytes) -> GenerationRequest:
     return request
 
 
-def goal_s(headers: Mapping[str, str], header: str) -> float:
+def goal_s(headers: Mapping[bytes, bytes], header: str) -> float:
     """Return a goal among a request's headers; infinite for none. Raises ApiError (400) for an invalid time.
 
     A header, as any client of OpenAI's API can send some, and engines refuse keys they do not know.
     """
-    if (text := headers.get(header)) is None:
+    if (value := headers.get(header.encode())) is None:
         return math.inf
+    text = value.decode("latin-1")
     try:
         seconds = float(text) / 1e3
     except ValueError:

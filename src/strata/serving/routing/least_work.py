@@ -64,11 +64,15 @@ class LeastWorkRouting(PipelineRouter):
         if not is_open.any():
             return None
         times, cost = self._foresee(request, now_s)
-        self._latest = (request.request_id, now_s), (times, cost, is_open.copy())
+        self._latest = (request.request_id, now_s), (times, cost, is_open)
         if request.ttft_goal_s < math.inf:
-            is_open &= times.ttft_s <= np.where(self.running > 0, GOAL_MARGIN, 1.0) * request.ttft_goal_s
+            is_open = is_open & (
+                times.ttft_s <= np.where(self.running > 0, GOAL_MARGIN, 1.0) * request.ttft_goal_s
+            )
         if request.tpot_goal_s < math.inf:
-            is_open &= times.step_s <= np.where(self.running > 0, STEP_MARGIN, 1.0) * request.tpot_goal_s
+            is_open = is_open & (
+                times.step_s <= np.where(self.running > 0, STEP_MARGIN, 1.0) * request.tpot_goal_s
+            )
         cost = np.where(is_open, cost, np.inf)
         best = cost.min()
         if best == np.inf:
@@ -134,7 +138,7 @@ class LeastWorkRouting(PipelineRouter):
         self.reading.advance(now_s, speed)
         # For the cost, that of all: who has read little of late is not therefore the best place for all that come.
         share = self.reading.share
-        usual = share.mean() if len(share) else 0.0
+        usual = np.add.reduce(share) / max(len(share), 1)  # `mean` takes four times as long
         before_s, usual_s = _mean_step(quiet_s, reading_s, usual)
 
         cached = self._cached(request, now_s)
