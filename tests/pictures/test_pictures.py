@@ -26,7 +26,7 @@ BREAKDOWNS = st.fixed_dictionaries(dict.fromkeys(("compute", "bubble", "wan", "s
 def plan(name, breakdown, *, usd=1.0):
     step_s = sum(breakdown.values())
     return {
-        "name": name, "step_time_s": step_s, "breakdown_s": breakdown, "utilization": 0.5,
+        "rank": 1, "name": name, "step_time_s": step_s, "breakdown_s": breakdown, "utilization": 0.5,
         "cost_usd_per_mtoken": usd,
     }  # fmt: skip
 
@@ -168,3 +168,13 @@ def test_delays_stay_within_their_lanes_and_each_finding_is_marked(names, waitin
     for pin in pins:
         assert 0 <= float(pin.get("x")) <= width
         assert float(pin.get("y")) + float(pin.get("height")) <= height
+
+
+def test_plans_whose_names_are_cut_are_told_apart_by_their_rank():
+    breakdown = dict.fromkeys(("compute", "bubble", "wan", "sync"), 1.0)
+    alike = [
+        plan("dp " + " | ".join(["Somewhere"] * 9) + end, breakdown) | {"rank": rank}
+        for rank, end in ((1, "a"), (2, "b"))
+    ]
+    labels = [text.text for text in parsed(spent_bars(alike)).iter(f"{SVG}text") if "…" in (text.text or "")]
+    assert [label.partition(":")[0] for label in labels] == ["1", "2"]

@@ -20,7 +20,7 @@ _ROW: Final = 26.0
 
 
 def spent_bars(plans: Sequence[Mapping[str, Any]], *, standalone: bool = False) -> str:
-    """Draw plans by their `name`, `step_time_s` and `breakdown_s`; those without a breakdown are one grey bar."""
+    """Draw plans by their `rank`, `name`, `step_time_s` and `breakdown_s`; without one a bar is grey."""
     longest = max((plan["step_time_s"] for plan in plans), default=1.0)
     scale = (_WIDTH - _LEFT - 90) / longest
     body, y = [], 8.0
@@ -30,7 +30,7 @@ def spent_bars(plans: Sequence[Mapping[str, Any]], *, standalone: bool = False) 
         x += 40 + 7 * len(words)
     y += 24
     for plan in plans:
-        body.append(text(_LEFT - 8, y + 15, fitting(plan["name"], _LEFT - 16), "end"))
+        body.append(text(_LEFT - 8, y + 15, fitting(f"{plan['rank']}: {plan['name']}", _LEFT - 16), "end"))
         x = _LEFT
         for part, (words, colour) in _PARTS.items():
             time_s = plan.get("breakdown_s", {}).get(part, 0.0)
