@@ -88,6 +88,7 @@ def drawn(fleet: Fleet, family: str, seed: int, *, rows: int) -> Floats:
 def kept(candidates: Candidates, trace: Replay) -> Iterator[float]:
     """Yield the percentage each of RULES keeps."""
     duration_s = trace_s(trace, INTERVAL_S)
+    candidates.prepare([tuple(row) for row in trace.factors.tolist()])
     for rule in RULES:
         is_rule = rule != "clairvoyant"
         choose = choose_by(PolicyName(rule)) if is_rule else clairvoyant(candidates, trace, interval_s=INTERVAL_S)

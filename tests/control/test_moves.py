@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import chain, count, repeat
 
@@ -12,6 +13,7 @@ from strata.control.candidates import Candidates
 from strata.control.core import Scheduler
 from strata.control.policies import PolicyName, choose_by
 from strata.control.replay import ENDLESS, clairvoyant, run, trace_s
+from strata.control.rollouts import Moving
 from strata.control.simulated import SimulatedSites
 from strata.control.state import Attempt, JobSpec, Part, PartPhase, Start
 from strata.fleet.dynamics.replay import Replay
@@ -93,3 +95,48 @@ def test_nobody_keeps_more_than_who_knows_the_trace_where_moves_take_several_dec
         result = run(FLEET, [JobSpec("job", TRAINING, ENDLESS)], scheduler, trace=trace, end_s=end_s)
         kept.append(result.trained["job"])
     assert kept[0] <= kept[1] * (1 + 1e-9)
+
+
+def played(choose, until_s, speeds=None):
+    """Return what a job keeps of decisions a minute apart, on links that stay."""
+    scheduler = Scheduler(choose, lambda _fleet, _job: candidates(), 60.0)
+    return run(FLEET, [JobSpec("job", TRAINING, ENDLESS)], scheduler, trace=None, speeds=speeds, end_s=until_s)
+
+
+def test_a_job_that_still_moves_reckons_from_where_its_weights_lie():
+    way, seen = chain([0], repeat(1)), []
+
+    def choose(outlook, _legal):
+        seen.append(outlook)
+        return next(way)
+
+    speeds = Replay(np.array([0.0]), np.ones((1, 3)))
+    move = move_s(A, B)
+    played(choose, 60 + move + 120, speeds)
+    on_the_way, there = seen[2], seen[-1]
+    assert on_the_way.rollouts.moving == Moving(0, pytest.approx((move - 60) / 60))
+    assert on_the_way.cost == pytest.approx([0.0, 0.0, (move_s(A, C) - move + 60) / 60])
+    assert there.rollouts.moving is None
+    assert there.cost == pytest.approx([move_s(B, A) / 60, 0.0, move_s(B, C) / 60])
+
+
+@pytest.mark.parametrize("rule", [PolicyName.EXACT, PolicyName.HYSTERESIS])
+def test_nobody_breaks_off_a_move_that_is_nearly_over_for_what_is_near_where_it_goes(rule):
+    arrives_s, way, decide = 60 + move_s(A, B), iter([0, 1]), choose_by(rule)
+    speeds = np.array([[1.0, 0.9, 0.9], [0.01, 0.9, 0.9], [0.01, 0.05, 0.9]])
+    trace = Replay(np.array([0.0, 60.0, np.ceil(arrives_s / 60 - 1) * 60]), speeds)  # at the last decision before
+
+    def choose(outlook, legal):
+        pick = decide(outlook, legal)
+        return next(way, pick)
+
+    changes = played(choose, 1.5 * arrives_s, trace).changes
+    assert [change.decision.choice for change in changes] == [A, B, C]
+    assert changes[2].at_s >= arrives_s
+
+
+def test_weights_have_moved_once_the_first_step_is_done_or_the_time_is_over():
+    attempt = Attempt("job-2", "job", 2, B, 100.0, 5, {}, step=5, moved_s=160.0)
+    assert [attempt.left_s(now_s) for now_s in (120.0, 200.0)] == [40.0, 0.0]
+    assert replace(attempt, step=6).left_s(120.0) == 0.0
+    assert replace(attempt, moved_s=None).left_s(200.0) == np.inf

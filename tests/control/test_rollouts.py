@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.control.forecast import Forecast
-from strata.control.rollouts import DECISIONS, SURE, Rollouts
+from strata.control.rollouts import DECISIONS, SURE, Moving, Rollouts
 
 HOME, AWAY = 0, 1
 ALL = np.ones(2, dtype=bool)
@@ -79,3 +79,30 @@ def test_the_same_past_is_worth_the_same_again(seed):
     rows = np.random.default_rng(seed).random((20, 2)).tolist()
     first, second = (rollouts(rows).earned(HOME, ALL) for _ in range(2))
     assert (first == second).all()
+
+
+def steady(rates, pauses, moving=None):
+    """Plans whose rates stay as they are."""
+    rows, pauses = np.tile(np.array(rates), (4, 1)), np.array(pauses)
+    return Rollouts(
+        rows, rows[:1], rows[0], np.ones(len(rates)), np.tile(pauses, (4, 1, 1)), pauses, moving=moving
+    )
+
+
+def test_a_way_by_another_plan_saves_nothing_before_weights_are_there():
+    made = steady([0.0, 0.1, 1.0], [[0.2, 1.2, 1.5], [1.2, 0.2, 0.1], [1.5, 0.1, 0.2]])
+    earned = made.earned(0, np.ones(3, dtype=bool)).mean(axis=1)
+    assert earned[2] == pytest.approx(DECISIONS + 1 - 1.5)
+    assert earned[1] < earned[2]
+
+
+def test_who_still_moves_waits_for_what_is_left_and_turns_from_where_weights_lie():
+    pauses = [[0.2, 1.2, 1.5], [1.2, 0.2, 0.1], [1.5, 0.1, 0.2]]
+    made = steady([1.0, 1.0, 1.0], pauses, moving=Moving(0, 0.5))
+    lost = DECISIONS + 1 - made.earned(1, np.ones(3, dtype=bool)).mean(axis=1)
+    assert lost == pytest.approx([0.2, 0.5, 1.5])
+
+
+def test_who_moves_without_a_path_may_still_turn_back():
+    made = steady([1.0, 1.0], [[0.2, np.inf], [np.inf, 0.2]], moving=Moving(0, np.inf))
+    assert made.surely(1, ALL, base=1)[0] > 0

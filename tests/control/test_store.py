@@ -63,12 +63,12 @@ def test_a_submit_is_an_observation_until_a_step_has_dealt_with_it(tmp_path, pie
 
 
 def test_jobs_attempts_drains_and_links_read_back_as_they_were(tmp_path, piece):
-    attempt = Attempt("one-1", "one", 1, CHAIN, 2.0, 0, {"a": Part(PartPhase.RUNNING), "b": Part()}, step=3)
+    attempt = Attempt("one-1", "one", 1, CHAIN, 2.0, 0, {"a": Part(PartPhase.RUNNING), "b": Part()}, moved_s=9.5)
     link = LinkEstimate(0.5, 0.1, recent=((1.0, 0.5),), levels=((1.0, 60.0, 1),))
     with Store(tmp_path / "s.db") as store:
         store.submit(*piece)
         before = load(store)
-        job = Job(store.inbox()[1][0].spec, JobPhase.RUNNING, attempts=1)
+        job = Job(store.inbox()[1][0].spec, JobPhase.RUNNING, attempts=1, weights_plan=CHAIN)
         domains = {**before.domains, "b": replace(before.domains["b"], is_drained=True)}
         after = replace(
             before, jobs={"one": job}, attempts={"one-1": attempt}, domains=domains, links={("a", "b"): link}

@@ -13,6 +13,7 @@ from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import Outlook, outlook_of
 from strata.control.policies import Choose
+from strata.control.rollouts import Moving
 from strata.control.state import Job, JobPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.training.plan import explain
@@ -52,13 +53,17 @@ def choice(
     current: TrainingPlan | None,
     interval_s: float,
     measured: Measured,
+    left_s: float = 0.0,
     woken: tuple[Reason, ...] = (),
 ) -> JobDecision:
     """Return the policy's plan for a job: the one in use, another one, or none that is free.
 
-    woken: why this is asked before its interval is over.
+    left_s: for how long the job's weights are still under way from `job.weights_plan`. woken: why this is asked
+    before its interval is over.
     """
     candidates = candidates if current is None else candidates.with_plan(current)
+    source = job.weights_plan if left_s > 0 else None
+    candidates = candidates if source is None else candidates.with_plan(source)
     index = -1 if current is None else candidates.index[current]
     if not candidates.plans:
         return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), _left_out(candidates), state)
@@ -72,6 +77,7 @@ def choice(
     outlook = outlook_of(
         candidates, history, current=-1 if is_anew else index, interval_s=interval_s, restart_s=restart_s,
         beside=lambda: measured.beside(job.spec.name, candidates, current),
+        moving=None if source is None else Moving(candidates.index[source], left_s / interval_s),
     )  # fmt: skip
     pick = choose(outlook, legal) if legal.any() else -1
     if index < 0 <= pick:

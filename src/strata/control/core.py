@@ -7,6 +7,7 @@ asks again for what was not seen to happen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +20,7 @@ from strata.control.coordinator import Inside
 from strata.control.elastic import given_up, with_smaller
 from strata.control.free import Room
 from strata.control.measured import Measured
+from strata.control.outlook import move_s
 from strata.control.policies import Choose
 from strata.control.queue import may_pass, ordered, preempted
 from strata.control.state import (
@@ -130,7 +132,13 @@ class Scheduler:
                 own = room.with_back(attempt.plan)
                 if job.spec.is_elastic and self._is_awaited(state):
                     own = Room(attempt.plan.devices())  # what is free is for who waits
-                decision = self._choice(state, job, now_s, room=own, current=attempt.plan, seen=seen, woken=woken)
+                if attempt.moved_s is None:
+                    moved_s = self._moved_s(state, job, attempt.plan, now_s, seen)
+                    attempts[attempt.id] = attempt = replace(attempt, moved_s=moved_s)
+                decision = self._choice(
+                    state, job, now_s, room=own, current=attempt.plan, seen=seen, woken=woken,
+                    left_s=attempt.left_s(now_s),
+                )  # fmt: skip
                 jobs[attempt.job] = job = replace(job, decided_s=now_s)
                 decisions.append(decision)
                 plan = decision.decision.choice
@@ -189,7 +197,7 @@ class Scheduler:
             if waiting and not self._may_pass(state, waiting, job, plan, now_s):
                 waiting.append(job)
                 continue
-            attempt = _attempt(job, plan, now_s)
+            attempt = replace(_attempt(job, plan, now_s), moved_s=self._moved_s(state, job, plan, now_s, seen))
             attempts[attempt.id], room = attempt, room.without(plan)
             seen = seen.with_plan(attempt.job, plan)
             jobs[job.spec.name] = replace(
@@ -214,12 +222,25 @@ class Scheduler:
 
     def _choice(
         self, state: Snapshot, job: Job, now_s: float, *, room: Room, current: TrainingPlan | None, seen: Measured,
-        woken: tuple[Reason, ...] = (),
+        woken: tuple[Reason, ...] = (), left_s: float = 0.0,
     ) -> JobDecision:  # fmt: skip
         return choice(
             self.plans(state.fleet, job.spec), self.choose, state, job, now_s=now_s, room=room, current=current,
-            interval_s=self.interval_s, measured=seen, woken=woken,
+            interval_s=self.interval_s, measured=seen, woken=woken, left_s=left_s,
         )  # fmt: skip
+
+    def _moved_s(
+        self, state: Snapshot, job: Job, plan: TrainingPlan, now_s: float, seen: Measured
+    ) -> float | None:
+        """Return when weights that leave now will lie by a plan; None where they have no path."""
+        source, there = job.weights_plan, {domain.name for domain in state.fleet.domains}
+        if source is None or not job.spec.can_resume or not there.issuperset(source.domains):
+            return now_s
+        took_s = move_s(
+            self.plans(state.fleet, job.spec), seen.seen_by(job.spec.name), source=source, to=plan,
+            restart_s=job.restart_s,
+        )  # fmt: skip
+        return now_s + took_s if math.isfinite(took_s) else None
 
 
 def _has_failed(before: Job, job: Job) -> bool:

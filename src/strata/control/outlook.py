@@ -16,9 +16,10 @@ import numpy as np
 from strata.arrays import Bools, Floats
 from strata.control.candidates import Candidates
 from strata.control.forecast import USUAL_ROWS, Forecast
-from strata.control.rollouts import Rollouts
+from strata.control.rollouts import NEVER, Moving, Rollouts
 from strata.training.hi_ppo.global_agent import RESTART_S
 from strata.training.replan.options import HORIZONS, Options
+from strata.workload.plan import TrainingPlan
 
 MOST_ROWS: Final = 96
 """Measurements of a link that are kept, and that a forecast is fitted to: eight hours of 300 s."""
@@ -59,30 +60,37 @@ class Moment:
     """P plans at one decision, in shares of the best nominal rate, whatever plan is in use.
 
     now [P]: what each earns with links as just measured. ahead [H, P]: expected now and at the next decisions.
-    cost [P, P]: what going from one to another costs once; inf where weights cannot be moved. pause [P, P]: how
-    long that takes, in decisions. rho [P]: see `Forecast`. rollouts: what may come. first [P]: what each is
-    worth to who has no plan yet: what it earns now and what it earned before, on average; now alone where a link
-    is beyond any noise.
+    mean [P]: what each earned until now. pause [P, P]: how long going from one to another takes, in decisions; inf
+    where weights cannot be moved, of one to itself the restart of who comes back to it. rho [P]: see `Forecast`.
+    rollouts: what may come. first [P]: what each is worth to who has no plan yet: what it earns now and what it
+    earned before, on average; now alone where a link is beyond any noise.
     """
 
     now: Floats
     ahead: Floats
-    cost: Floats
+    mean: Floats
     pause: Floats
     rho: Floats
     first: Floats
     rollouts: Rollouts
 
-    @cached_property
-    def gain(self) -> Floats:
-        """[P, P]: the most that going from one plan to another earns over the decisions ahead, its cost paid.
+    def cost(self, current: int, moving: Moving) -> Floats:
+        """Return [P] what going to each plan costs once, more than to stay with `current`.
+
+        Nothing where it is there sooner than weights that are still under way: that alone is no reason to turn.
+        """
+        cost = moving.pause(self.pause, current) * np.maximum(self.now, self.mean)
+        return np.maximum(0.0, cost - (cost[current] if np.isfinite(cost[current]) else NEVER))
+
+    def gain(self, current: int, cost: Floats) -> Floats:
+        """Return [P] the most that going to each plan earns over the decisions ahead, its cost paid.
 
         Waiting for a better moment costs nothing: to a plan that is no better now it is -inf.
         """
         summed = np.cumsum(self.ahead[:AHEAD], axis=0)
-        gain = (summed[:, None, :] - summed[:, :, None]).max(axis=0) - self.cost
-        gain = np.where((self.now[None] > self.now[:, None]) & np.isfinite(self.cost), gain, -np.inf)
-        np.fill_diagonal(gain, 0.0)
+        gain = (summed - summed[:, [current]]).max(axis=0) - cost
+        gain = np.where((self.now > self.now[current]) & np.isfinite(cost), gain, -np.inf)
+        gain[current] = 0.0
         return gain
 
 
@@ -90,8 +98,8 @@ class Moment:
 class Outlook:
     """P plans at one decision of a job.
 
-    now, ahead, rho, rollouts: see `Moment`. cost, gain [P]: from the plan in use; where there is none the gain is
-    what it is worth to who has none. current: -1 for none yet. beside: what other jobs earn beside each plan [P],
+    now, ahead, rho, rollouts, cost, gain: see `Moment`; where no plan is in use the gain is what it is worth to
+    who has none. current: -1 for none yet. beside: what other jobs earn beside each plan [P],
     in shares of their best nominal rates; it answers None where no other job shares a link. others [P]: of that,
     what counts for this job (`together`).
     """
@@ -136,22 +144,36 @@ class Outlook:
 
 def outlook_of(
     candidates: Candidates, history: History, *, current: int, interval_s: float, restart_s: float | None = None,
-    beside: Beside = lambda: None,
+    beside: Beside = lambda: None, moving: Moving | None = None,
 ) -> Outlook:  # fmt: skip
     """Return the outlook of a job's plans.
 
     history: of the links in the order of `candidates.pairs`, one row at least.
     current: the plan in use, -1 for none yet. restart_s: what a restart of this job was measured to take; None
-    for what is assumed.
+    for what is assumed. moving: where weights are still under way to the plan in use.
     """
     restart_s = RESTART_S if restart_s is None else restart_s
     last = _latest(candidates, history, interval_s=interval_s, restart_s=restart_s)
+    rollouts = last.rollouts if moving is None else replace(last.rollouts, moving=moving)
     if current < 0:
         cost, others = np.zeros(len(last.now)), beside()
         gain = last.first if others is None else last.first + NOW_AND_BEFORE * (others - others.min())
     else:
-        cost, gain = last.cost[current], last.gain[current]
-    return Outlook(last.now, last.ahead, cost, gain, last.rho, current, last.rollouts, beside)
+        cost = last.cost(current, moving or Moving(current, 0.0))
+        gain = last.gain(current, cost)
+    return Outlook(last.now, last.ahead, cost, gain, last.rho, current, rollouts, beside)
+
+
+def move_s(
+    candidates: Candidates, history: History, *, source: TrainingPlan, to: TrainingPlan, restart_s: float | None
+) -> float:
+    """Return what a restart and the move of weights take, links as just measured [s]; inf without a path."""
+    restart_s = RESTART_S if restart_s is None else restart_s
+    if source == to:
+        return restart_s
+    known = candidates.with_plan(source).with_plan(to)
+    moves_s = known.moves_s(history.rows[-1])[known.index[source], known.index[to]]
+    return float(moves_s) - RESTART_S + restart_s
 
 
 def _latest(candidates: Candidates, history: History, *, interval_s: float, restart_s: float) -> Moment:
@@ -182,7 +204,7 @@ def _moment(
     return Moment(
         now,
         ahead,
-        pause * np.maximum(now, mean)[None],
+        mean,
         pause,
         forecast.rho,
         now + np.where(candidates.beyond_noise(rows[-1]), now, before),
@@ -193,5 +215,5 @@ def _moment(
 def _pause(moves_s: Floats, interval_s: float, restart_s: float) -> Floats:
     """Return how many decisions switches [P, P] take, of their times with the restart that is assumed."""
     pause = (moves_s - RESTART_S + restart_s) / interval_s
-    np.fill_diagonal(pause, 0.0)
+    np.fill_diagonal(pause, restart_s / interval_s)
     return np.asarray(pause)

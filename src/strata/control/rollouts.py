@@ -29,14 +29,33 @@ NEVER: Final = 1e3
 """What a switch takes where weights cannot be moved, in decisions."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Weights under way. source: the number of the plan that they lie by. left: decisions until they have moved,
+    inf where there is no path.
+    """
+
+    source: int
+    left: float
+
+    def pause(self, pause: Floats, current: int) -> Floats:
+        """Return the decisions [P] that going on to `current`, back or elsewhere takes; pause [P, P]: of moves."""
+        own = pause[self.source].copy()
+        own[current] = self.left
+        return np.asarray(own)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Rollouts:
     """P plans at one decision, in shares of the best nominal rate.
 
     past [T, P]: what each earned at every decision, the last row now, and rows of what it usually earns, which
     count as if measured. level [P]: expected now. rho [P]: chance that a level lasts. pauses [T, P, P]: decisions
-    that switches took then, nominal [P, P]: where links are as stated; inf where weights cannot be moved.
-    others [P]: what other jobs earn beside each plan at every decision, from when it is gone to.
+    that switches took then, nominal [P, P]: where links are as stated; inf where weights cannot be moved, of one
+    to itself the restart of who comes back to it. others [P]: what other jobs earn beside each plan at every
+    decision, from when it is gone to. moving: of a job whose weights are still under way to the plan that it runs.
+
+    Weights lie by a plan once the move there is over: who goes elsewhere before pays from where they lie.
     """
 
     past: Floats
@@ -46,32 +65,37 @@ class Rollouts:
     pauses: Floats
     nominal: Floats
     others: Floats | float = 0.0
+    moving: Moving | None = None
 
     def earned(self, current: int, legal: Bools) -> Floats:
         """Return what going from a plan to each earns, [P, FUTURES]; -inf to where it cannot go."""
         (rates, rows), count = self._futures(), len(self.level)
         every = np.concatenate([self.pauses, self.nominal[None]])
-        every, pause = np.where(np.isfinite(every), every, NEVER), self.pauses[-1, current].copy()
-        pause[current] = 0.0
+        every, moving = np.where(np.isfinite(every), every, NEVER), self.moving or Moving(current, 0.0)
+        pause = moving.pause(self.pauses[-1], current)
         usual = np.concatenate([self.past, self.usual]).mean(axis=0)
         plans = np.tile(np.arange(count)[:, None], (1, FUTURES))
         left = np.tile(np.where(np.isfinite(pause), pause, NEVER)[:, None], (1, FUTURES))
+        lie = np.where(left > 0, moving.source, plans)
         each, sums, others = np.arange(FUTURES)[None], np.zeros((count, FUTURES)), np.zeros(count) + self.others
         for decision, (now, row) in enumerate(zip(rates, rows, strict=True)):  # now: (FUTURES, P), row: (FUTURES,)
             if decision:
-                later = every[row[None], plans]  # (P, FUTURES, P)
-                both = now + others
-                worth = both[None] - both[each, plans][..., None] - MARGIN * later * np.maximum(now, usual)
+                later = every[row[None], lie]  # (P, FUTURES, P)
+                np.put_along_axis(later, plans[..., None], left[..., None], axis=2)
+                both, cost = now + others, later * np.maximum(now, usual)
+                more = np.maximum(0.0, cost - np.take_along_axis(cost, plans[..., None], 2))
+                worth = both[None] - both[each, plans][..., None] - MARGIN * more
                 worth = np.where(legal, worth, -np.inf)
                 to = worth.argmax(axis=2)
-                goes = (worth.max(axis=2) > 0) & (to != plans)
+                goes = worth.max(axis=2) > 0
                 left, plans = (
                     np.where(goes, np.take_along_axis(later, to[..., None], 2)[..., 0], left),
                     np.where(goes, to, plans),
                 )
             sums += now[each, plans] * np.maximum(0.0, 1 - left) + others[plans]
             left = np.maximum(0.0, left - 1)
-        can_go = np.isfinite(pause) & (legal | (np.arange(count) == current))
+            lie = np.where(left > 0, lie, plans)
+        can_go = (np.isfinite(pause) & legal) | (np.arange(count) == current)
         return np.where(can_go[:, None], sums, -np.inf)
 
     def surely(self, current: int, legal: Bools, *, base: int) -> Floats:

@@ -6,6 +6,7 @@ link estimates. Everything else is seen again by asking the drivers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -89,6 +90,7 @@ class Job:
     next_plan: what its next attempt runs, where that was decided while the last one was still to end;
     next_devices: the devices of it in domains that were bound anew (see `Attempt.devices`).
     retry_s: until when it is not tried again, as it failed; None where nothing is waited for.
+    weights_plan: the plan that its weights lay by when its newest attempt began; None where there was none before.
     decided_s: when its plan was last decided on. launch_s, stop_s: what its last start took, and the last stop it
     was asked for; None where nobody saw one.
     """
@@ -103,6 +105,7 @@ class Job:
     next_plan: TrainingPlan | None = None
     next_devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     retry_s: float | None = None
+    weights_plan: TrainingPlan | None = None
     decided_s: float | None = None
     launch_s: float | None = None
     stop_s: float | None = None
@@ -133,6 +136,8 @@ class Attempt:
     is_stopping: it was asked to end (checkpoint first), for `reason`; what follows is another attempt or the end.
     devices: by domain, the numbers of its devices in order of copy, stage and rank, where the intra-domain agent
         chose them; elsewhere the domain's driver does.
+    moved_s: when the weights will lie by its plan, by links as they were when they left; None where they have no
+        path yet.
     """
 
     id: str
@@ -148,11 +153,18 @@ class Attempt:
     is_stopping: bool = False
     reason: str = ""
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    moved_s: float | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether no part of it runs any more."""
         return all(part.phase.is_over for part in self.parts.values())
+
+    def left_s(self, now_s: float) -> float:
+        """Return for how long weights are under way to its plan: not past its first step, inf without a path."""
+        if self.step > self.from_step:
+            return 0.0
+        return math.inf if self.moved_s is None else max(0.0, self.moved_s - now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,10 +286,11 @@ def _plain(value: Job | Attempt) -> dict[str, Any]:
 
 
 def _job(spec: JobSpec, data: dict[str, Any]) -> Job:
-    plan = data.get("next_plan")
+    plan, lie = data.get("next_plan"), data.get("weights_plan")
     changed = {
         "phase": JobPhase(data["phase"]),
         "next_plan": None if plan is None else TrainingPlan.from_dict(plan),
+        "weights_plan": None if lie is None else TrainingPlan.from_dict(lie),
         "next_devices": _devices(data.get("next_devices", {})),
     }
     known = {field.name for field in fields(Job)}
