@@ -263,4 +263,5 @@ def test_a_job_submitted_in_one_window_is_seen_in_another(tab, state, gateway, t
         tab.click("button:text-is('Submit')")
         tab.wait_for_selector("h1:text-is('by-hand')")
         Client(url).cancel("by-hand")
+        tab.wait_for_selector(".state.cancelled")  # else its runner outlives the scheduler
         assert [fault for fault in tab.faults if "422" not in fault] == []
