@@ -52,8 +52,9 @@ def test_a_policy_is_trained_and_exported_with_its_record(tmp_path: Path, config
     record: dict[str, Any] = json.loads((tmp_path / "policy.json").read_text())
     assert (record["seed"], record["commit"], record["steps"]) == (0, "abc", 16)
     assert [point["update"] for point in record["curve"]] == [0, 1, 2]
-    gain = record["ppo_gain"]
-    assert gain["low"] <= gain["mean"] <= gain["high"]
+    for stage in ("imitation_gain", "ppo_gain"):
+        gain = record[stage]
+        assert gain["low"] <= gain["mean"] <= gain["high"]
     assert (gain["mean"], gain["worlds"]) == (gain["tables"], None)
     assert record["evaluation"]["update"] or gain["mean"] == 0  # what is kept is what PPO began with
     assert record["libraries"].keys() >= {"torch", "numpy"}
@@ -198,6 +199,7 @@ def test_an_evaluation_says_what_no_rule_earns_more_than(monkeypatch: pytest.Mon
     assert answer.keys() >= {"policy", "tables", "domains", "worlds", "share_of_headroom_closed"}
     for world in answer["worlds"]:
         assert world["rules"].keys() >= {"never", "hysteresis", "hysteresis_tuned", "exact_every_time", "hi_ppo"}
+        assert world["foreseen"] <= world["bound"] + 1e-6
         assert all(rule["low"] <= rule["mean"] <= world["bound"] + 1e-6 for rule in world["rules"].values())
     shown = _call("learn", "evaluate", "--tables", "1", "--instances", "1", "--domains", "3")
     assert "noise" in shown.output

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from strata.errors import BadFile, UsageError
+from tests.learning.worlds.worlds import pool as fleets
 
 pytestmark = pytest.mark.real("torch")
 
@@ -186,11 +187,10 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
     from strata.learning.settings import Curriculum
     from strata.learning.worlds.pool import make_pool
     from strata.learning.worlds.settings import WorldSettings
-    from strata.learning.worlds.world import World
 
     pool = make_pool(0, instances=1, domains=(3, 3), shares=(1.0,), options=6, calm=1.0)
-    world = World(pool, 3, settings=WorldSettings(episode_steps=2, preference=(0.2, 0.3, 0.5)))
-    env = Mixture([training_environment(0, seed=0, worker=0, curriculum=Curriculum(4, 2)), WorldEnv(world)])
+    world = WorldEnv(pool, 3, settings=WorldSettings(episode_steps=2, preference=(0.2, 0.3, 0.5)))
+    env = Mixture([training_environment(0, seed=0, worker=0, curriculum=Curriculum(4, 2)), world])
     rng = np.random.default_rng(0)
     options = env.reset(rng)
     assert options.preference.tolist() == [[1, 0, 0]] * 4 + [[0.2, 0.3, 0.5]] * 3
@@ -201,6 +201,24 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
         assert rewards.shape == (7, 3)
         assert len(options) == env.num_envs == 7
     assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
+
+
+def test_with_several_jobs_rewards_are_less_what_the_safe_rule_earns_under_the_same_chance() -> None:
+    from strata.learning.curriculum import WorldEnv
+    from strata.learning.worlds.settings import PRESETS
+    from strata.training.replan import rules
+
+    rewards = {}
+    for name, rule in (("safe", rules.hysteresis()), ("never", rules.keep)):
+        settings = replace(PRESETS["regimes_4_jobs"], episode_steps=60)
+        world, rng = WorldEnv(fleets(), 6, settings=settings), np.random.default_rng(0)
+        options, rewards[name] = world.reset(rng), np.zeros((6, 3))
+        for _ in range(60):
+            options, reward, done = world.step(rule(options), rng)
+            rewards[name] += reward
+        assert done.all()
+    assert np.abs(rewards["safe"]).max() < 1e-9
+    assert np.abs(rewards["never"][:, 0]).max() > 0.1
 
 
 def test_what_tables_taught_is_recalled_after_each_round_and_worlds_count_in_the_score(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _show_run(run: TrainingRun, file: str) -> Shown:
 @click.option("--instances", type=POSITIVE, default=2, help="Number of fleets of each size.")
 @click.option(
     "--whole", is_flag=True,
-    help="All worlds of the headroom: to 16 jobs and 32 domains. Without it those of a minute.",
+    help="All worlds of the headroom: to 16 jobs and 32 domains. Without it those of some minutes.",
 )  # fmt: skip
 @output_option
 def evaluate(policy: str | None, domains: str, tables: int, instances: int, whole: bool, output: str) -> None:
@@ -173,7 +173,8 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, whol
 
     On held-out tables of 3 to 5 domains, where the exact solution (vi) is known, and on simulated fleets of the
     sizes in --domains, where it is not. Figures are rewards per step; training saw none of these. Then the
-    headroom: worlds of one and of several jobs, what rules earn there, and what no rule earns more than.
+    headroom: worlds of one and of several jobs, what rules earn there, what a search reaches that foresees all,
+    and what no rule earns more than.
 
     \b
     strata learn evaluate
@@ -221,24 +222,27 @@ def _show_evaluation(ladder: dict[str, Any], fleets: list[dict[str, Any]], headr
     names = list(worlds[0]["rules"])
     body = [
         [world["name"], str(world["jobs"]), str(world["domains"]),
-         *(f"{world['rules'][name]['mean']:.3f}" for name in names), f"{world['bound']:.3f}"]
+         *(f"{world['rules'][name]['mean']:.3f}" for name in names),
+         f"{world['foreseen']:.3f}", f"{world['bound']:.3f}"]
         for world in worlds
     ]  # fmt: skip
     short = {"hysteresis": "hyst", "hysteresis_tuned": "hyst*", "mpc_tuned": "mpc*", "exact_every_time": "exact"}
-    headers = ["world", "jobs", "domains", *(short.get(name, name) for name in names), "bound"]
+    headers = ["world", "jobs", "domains", *(short.get(name, name) for name in names), "foreseen", "bound"]
     yield ""
     yield rows(headers, body, right=range(1, len(headers)), title="headroom: reward a job and step")
     yield f"hyst: margin {headroom['fixed_margin']:g}, the best over all worlds; *: the best setting in each world"
     yield "exact: the best plan of the moment, every time"
-    closed = headroom["share_of_headroom_closed"]
-    if closed["mean"] is None:
-        yield "hi_ppo: no two worlds have headroom"
-    else:
-        low, high = (f"{closed[end]:.0%}" for end in ("low", "high"))
-        yield (
-            f"hi_ppo closes {closed['mean']:.0%} ({low} to {high}) of what lies between the better of never and "
-            "hysteresis and the bound, mean over worlds where that is 2 % of the bound or more"
-        )
+    yield "untrained: hysteresis of margin 0.5 on what hi_ppo sees; foreseen: a search that knows all that comes"
+    for end, key in (("the bound", "share_of_headroom_closed"), ("foreseen", "share_of_foreseen_closed")):
+        for who, closed in (("hi_ppo", headroom[key]), ("untrained", headroom["untrained"][key])):
+            if closed["mean"] is None:
+                yield f"{who}: no two worlds have headroom"
+                continue
+            low, high = (f"{closed[side]:.0%}" for side in ("low", "high"))
+            yield (
+                f"{who} closes {closed['mean']:.0%} ({low} to {high}) of what lies between the better of never "
+                f"and hysteresis and {end}, mean over worlds where that is 2 % of it or more"
+            )
 
 
 def _show_ladder(ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> Shown:
@@ -288,22 +292,23 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     need("torch", extra="train")
     from strata.learning.checkpoint import read_checkpoint, training_record
     from strata.learning.export import export as export_network
-    from strata.learning.gain import ppo_gain
+    from strata.learning.gain import gains
 
     run = read_checkpoint(Path(checkpoint))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    gain = ppo_gain(run)
-    record = training_record(run, date=date, gain=gain, commit=commit, most_domains=most_domains)
+    added = gains(run)
+    record = training_record(run, date=date, gains=added, commit=commit, most_domains=most_domains)
     beside = out.with_suffix(".json")
     export_network(run.network(), str(out))
     write_json(beside, record)
     answer = {
-        "policy": str(out), "record": str(beside), "evaluation": record["evaluation"], "ppo_gain": gain
+        "policy": str(out), "record": str(beside), "evaluation": record["evaluation"], **added
     }  # fmt: skip
     lines = [f"{out}, and the record of its training in {beside}"]
-    if gain is not None:
-        low, high = (f"{gain[end]:+.2%}" for end in ("low", "high"))
-        lines.append(f"what PPO's updates added, held out: {gain['mean']:+.2%} ({low} to {high})")
+    for stage, gain in (("imitation", added["imitation_gain"]), ("PPO's updates", added["ppo_gain"])):
+        if gain is not None:
+            low, high = (f"{gain[end]:+.2%}" for end in ("low", "high"))
+            lines.append(f"what {stage} added, held out: {gain['mean']:+.2%} ({low} to {high})")
     emit(answer, output, lines)
 
 

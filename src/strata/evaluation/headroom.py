@@ -1,4 +1,5 @@
-"""Where there is room for a policy: what fixed rules earn in simulated fleets, and what no rule earns more than.
+"""Where there is room for a policy: what fixed rules earn in simulated fleets, what a search reaches that foresees
+all that comes, and what no rule earns more than.
 
 `strata learn evaluate` prints it. The fleets are those of training (`learning/worlds`), in instances that no
 training sees. Jobs never end, so links and jobs are the same ones whatever is decided. A job is in turn once in
@@ -7,14 +8,16 @@ DECIDE_S.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.evaluation.headroom_bound import Course, most
+from strata.evaluation.headroom_search import Begin, Foreseen, searched
 from strata.learning.curriculum import EVALUATION, stream
 from strata.learning.tables.table import Choose
 from strata.learning.worlds import observe, others
@@ -23,7 +26,9 @@ from strata.learning.worlds.pool import Pool, make_pool
 from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
 from strata.stats import mean_interval
+from strata.training.hi_ppo.policy import safe_policy
 from strata.training.replan import rules
+from strata.training.replan.options import Options
 
 DECIDE_S: Final = 300.0
 DECISIONS: Final = 48
@@ -56,7 +61,7 @@ LINKS: Final = {
 SEVERAL: Final = {1: tuple(LINKS)[:-1], 4: ("noise", "regimes", "outages", "stale probes", "arriving jobs"),
                   16: ("regimes", "arriving jobs")}  # fmt: skip
 FEW: Final = {1: SEVERAL[1], 4: ("regimes", "arriving jobs"), 16: ("regimes",)}
-"""What is looked at by number of jobs: all of it, and what takes two minutes."""
+"""What is looked at by number of jobs: all of it, and what takes some minutes."""
 
 FEW_DOMAINS: Final = (4, 8)
 ALL_DOMAINS: Final = (4, 8, 16, 32)
@@ -73,13 +78,8 @@ class Place:
     @property
     def settings(self) -> WorldSettings:
         """Return the world, in which each job is in turn once in DECIDE_S."""
-        settings, each = LINKS[self.name], self.jobs
-        stay = tuple(1 / 3 + 2 / 3 * ((end - 1 / 3) * 3 / 2) ** (1 / each) for end in settings.stay)
-        return replace(
-            settings, interval_s=DECIDE_S / each, stay=(stay[0], stay[1]), slots=each,
-            stale_steps=settings.stale_steps * each, episode_steps=DECISIONS * each,
-            jobs_per_hour=1e-12 if each > 1 else 0.0,
-        )  # fmt: skip
+        alone = replace(LINKS[self.name], interval_s=DECIDE_S, episode_steps=DECISIONS)
+        return alone.with_jobs(self.jobs)
 
     @property
     def arrivals(self) -> Ints:
@@ -91,18 +91,18 @@ class Place:
 
 
 class EndlessJobs(World):
-    """A world whose jobs never end: all of one kind in an environment, each there from its step on."""
+    """A world whose jobs never end: all of one kind in all environments, each there from its step on."""
 
     def __init__(self, pool: Pool, place: Place) -> None:
         super().__init__(pool, EPISODES[place.jobs], settings=place.settings)
         self._arrivals, self._kind = place.arrivals, list(SHARES).index(place.jobs)
 
     def begin(self, chance: Chance) -> None:
-        """Begin with the jobs that are there at once, none in the queue."""
+        """Begin with the jobs that are there at once."""
         super().begin(chance)
-        self.waiting = self.waiting * 0
         self.jobs.left_s[:] = 0.0
         self.jobs.kind[:] = self._kind
+        self.turn = self.turn * 0 - 1
         self._arrive(chance)
         self._next_turn()
 
@@ -111,44 +111,94 @@ class EndlessJobs(World):
         self.jobs.left_s[:, there] = np.inf
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Earned:
+    """What a job earns a step in each episode: by rule, by a search that foresees all, and the bound."""
+
+    place: Place
+    rules: dict[str, Floats]
+    foreseen: Floats
+    bound: Floats
+
+
+def places(*, is_whole: bool) -> list[Place]:
+    """Return the worlds that are looked at; those of one size follow one another."""
+    sizes, several = (ALL_DOMAINS, SEVERAL) if is_whole else (FEW_DOMAINS, FEW)
+    return [Place(name, jobs, size) for size in sizes for jobs, names in several.items() for name in names]
+
+
 def measure(policy: Choose, *, is_whole: bool, advance: Callable[[float], None]) -> dict[str, Any]:
-    """Return what each rule earns a job and step in each world, relative to the job's best single domain, and the
-    bound; and how much of what lies between the better of never and hysteresis and the bound the policy closes,
-    mean over worlds where that is ROOM or more.
+    """Return what each rule earns a job and step in each world, and how much of the room the policy closes; see
+    `summary`.
     """
-    sizes = ALL_DOMAINS if is_whole else FEW_DOMAINS
-    places = [
-        Place(name, jobs, size) for size in sizes for jobs, names in (SEVERAL if is_whole else FEW).items()
-        for name in names
-    ]  # fmt: skip
-    earned: list[dict[str, Floats]] = []
-    bounds: list[Floats] = []
-    for number, (place, pool) in enumerate(_with_pools(places)):
-        numbers = (place.domains, place.jobs, list(LINKS).index(place.name))
-        seed = int(stream(0, EVALUATION, *numbers).integers(2**31))
-        each = {name: _earned(pool, place, rule, seed) for name, rule in _rules().items()}
-        earned.append({**each, "hi_ppo": _earned(pool, place, policy, seed, sees_others=place.jobs > 1)})
-        bounds.append(_bound(pool, place, seed))
-        advance((number + 1) / len(places))
-    fixed = max(MARGINS, key=lambda margin: sum(float(each[_margin(margin)].mean()) for each in earned))
-    worlds, closed = [], []
-    for place, each, bounded in zip(places, earned, bounds, strict=True):
-        shown = _shown(each, fixed)
-        rng = np.random.default_rng(0)
-        intervals = {name: mean_interval(values, rng=rng) for name, values in shown.items()}
-        bound = float(bounded.mean())
+    results, every = [], places(is_whole=is_whole)
+    for place in every:
+        results.append(measured(place, policy))
+        advance(len(results) / len(every))
+    return summary(results)
+
+
+@lru_cache(maxsize=1)
+def fleets(domains: int) -> Pool:
+    """Return the fleets of one size, which take seconds to make."""
+    seed = int(stream(0, EVALUATION, domains, 0).integers(2**31))
+    return make_pool(seed, instances=4, domains=(domains, domains), shares=tuple(SHARES.values()))
+
+
+def measured(place: Place, policy: Choose) -> Earned:
+    """Return what is earned in one world. Rules see what was measured and their own job; the policy, and the
+    untrained one, which is the safe rule, see what to believe of it and what an option takes from other jobs.
+    """
+    pool, numbers = fleets(place.domains), (place.domains, place.jobs, list(LINKS).index(place.name))
+    seed = int(stream(0, EVALUATION, *numbers).integers(2**31))
+
+    def begin() -> tuple[World, np.random.Generator]:
+        world, rng = EndlessJobs(pool, place), np.random.default_rng(seed)
+        world.reset(rng)
+        return world, rng
+
+    by_rule = {name: _played(begin, rule, _as_measured)[0] for name, rule in _rules().items()}
+    by_rule["untrained"], first = _played(begin, safe_policy().choose, others.options)
+    by_rule["hi_ppo"], plans = _played(begin, policy, others.options)
+    if by_rule["untrained"].mean() > by_rule["hi_ppo"].mean():
+        plans = first
+    foreseen = Foreseen.of(begin)
+    return Earned(
+        place, by_rule, searched(begin, plans, foreseen), most(begin()[0], _course(begin), foreseen.turns)
+    )
+
+
+def summary(results: Sequence[Earned]) -> dict[str, Any]:
+    """Return the table: rewards relative to a job's best single domain. `share_of_headroom_closed`: of what lies
+    between the better of never and hysteresis and the bound, mean over worlds where that is ROOM of it or more;
+    `share_of_foreseen_closed`: of what lies between them and what the search reaches, likewise.
+    """
+    fixed = max(MARGINS, key=lambda margin: sum(float(each.rules[_margin(margin)].mean()) for each in results))
+    worlds: list[dict[str, Any]] = []
+    closed: dict[tuple[str, str], list[float]] = {
+        (end, who): [] for end in ("bound", "foreseen") for who in ("hi_ppo", "untrained")
+    }
+    for each in results:
+        rng, place = np.random.default_rng(0), each.place
+        intervals = {name: mean_interval(values, rng=rng) for name, values in _shown(each.rules, fixed).items()}
         best = max(intervals["never"].estimate, intervals["hysteresis"].estimate)
-        if bound - best >= ROOM * bound:
-            closed.append((intervals["hi_ppo"].estimate - best) / (bound - best))
+        ends = {"bound": float(each.bound.mean()), "foreseen": float(each.foreseen.mean())}
+        for (name, who), shares in closed.items():
+            if ends[name] - best >= ROOM * ends[name]:
+                shares.append((intervals[who].estimate - best) / (ends[name] - best))
         worlds.append({
             "name": place.name, "jobs": place.jobs, "domains": place.domains,
-            "rules": {n: {"mean": i.estimate, "low": i.low, "high": i.high} for n, i in intervals.items()},
-            "bound": bound,
+            "rules": {n: {"mean": i.estimate, "low": i.low, "high": i.high} for n, i in intervals.items()}, **ends,
         })  # fmt: skip
     return {
         "worlds": worlds,
         "fixed_margin": fixed,
-        "share_of_headroom_closed": _interval(closed),
+        "share_of_headroom_closed": _interval(closed["bound", "hi_ppo"]),
+        "share_of_foreseen_closed": _interval(closed["foreseen", "hi_ppo"]),
+        "untrained": {
+            "share_of_headroom_closed": _interval(closed["bound", "untrained"]),
+            "share_of_foreseen_closed": _interval(closed["foreseen", "untrained"]),
+        },
     }
 
 
@@ -157,17 +207,6 @@ def _interval(values: Sequence[float]) -> dict[str, float | None]:
         return dict.fromkeys(("mean", "low", "high"))
     interval = mean_interval(values, rng=np.random.default_rng(0))
     return {"mean": interval.estimate, "low": interval.low, "high": interval.high}
-
-
-def _with_pools(places: Sequence[Place]) -> Iterator[tuple[Place, Pool]]:
-    """Yield each world with its fleets, which take seconds to make: those of one size follow one another."""
-    made: tuple[int, Pool] | None = None
-    for place in places:
-        if made is None or made[0] != place.domains:
-            seed = int(stream(0, EVALUATION, place.domains, 0).integers(2**31))
-            size = (place.domains, place.domains)
-            made = place.domains, make_pool(seed, instances=4, domains=size, shares=tuple(SHARES.values()))
-        yield place, made[1]
 
 
 def _margin(margin: float) -> str:
@@ -194,28 +233,30 @@ def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
         "hysteresis_tuned": earned[_margin(margin)],
         "mpc_tuned": earned[_span(steps)],
         "exact_every_time": earned["exact_every_time"],
+        "untrained": earned["untrained"],
         "hi_ppo": earned["hi_ppo"],
     }
 
 
-def _earned(pool: Pool, place: Place, choose: Choose, seed: int, *, sees_others: bool = False) -> Floats:
-    """Return what a rule earns a job and step in each episode. sees_others: what a plan costs other jobs."""
-    world, rng = EndlessJobs(pool, place), np.random.default_rng(seed)
-    world.reset(rng)
+def _as_measured(world: World) -> Options:
+    return observe.options(world, believes=False)
+
+
+def _played(begin: Begin, choose: Choose, look: Callable[[World], Options]) -> tuple[Floats, Ints]:
+    """Return what a rule earns a job and step in each episode, and the plans of all jobs [J, T, N]."""
+    world, rng = begin()
     steps = world.settings.episode_steps
-    total = np.zeros(world.num_envs)
+    total, plans = np.zeros(world.num_envs), []
     for _ in range(steps):
-        options = others.options(world) if sees_others else observe.options(world)
-        total += world.step(choose(options), rng).reward[:, 0]
-    return total / steps
+        total += world.step(choose(look(world)), rng).reward[:, 0]
+        plans.append(world.jobs.plan[:, : world.slots].T)
+    return total / steps, np.stack(plans, axis=1)
 
 
-def _bound(pool: Pool, place: Place, seed: int) -> Floats:
-    """Return what no rule earns more than in each episode: see `headroom_bound`."""
-    world, rng = EndlessJobs(pool, place), np.random.default_rng(seed)
-    world.reset(rng)
+def _course(begin: Begin) -> Course:
+    world, rng = begin()
     parts = []
     for _ in range(world.settings.episode_steps):
         parts.append(Course.now(world))
         world.step(np.zeros(world.num_envs, dtype=np.int64), rng)
-    return most(world, Course.joined(parts), place.arrivals)
+    return Course.joined(parts)

@@ -1,11 +1,10 @@
 """What no rule earns more than in a simulated fleet, with all that comes foreseen.
 
-Keep or switch is one dynamic program a job, relaxed, so that it is a bound: a job may decide at every step, and
-goes to a plan by way of others where that is shorter. What several jobs share, the devices of domains and the time
-of links, has a price at every step: for any prices >= 0, the most that each job earns with what it takes paid, and
-what all there is costs, are together no less than what all jobs can earn (Lagrangian relaxation: Fisher 1981,
-Management Science 27, 1-18). Prices follow the excess demand (AdaGrad: Duchi, Hazan and Singer 2011); the least
-bound counts.
+Keep or switch is one dynamic program a job over its turns (`headroom_turns.py`). What several jobs share, the
+devices of domains and the time of links, has a price at every step: for any prices >= 0, the most that each job
+earns with what it takes paid, and what all there is costs, are together no less than what all jobs can earn
+(Lagrangian relaxation: Fisher 1981, Management Science 27, 1-18). Prices follow the excess demand (AdaGrad:
+Duchi, Hazan and Singer 2011); the least bound counts.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Bools, Floats, Ints
+from strata.evaluation.headroom_turns import Moves, Taken
 from strata.learning.worlds.world import World
 from strata.training.replan.response import step_s
 
@@ -103,21 +103,21 @@ class Course:
         return cls(speeds[None], shares[None], is_up[None], there[None].astype(np.float64))
 
 
-def most(world: World, course: Course, arrivals: Ints) -> Floats:
-    """Return [N] the most a job earns a step. arrivals [J]: the step from which on each job is there."""
-    steps, jobs = len(course.speeds), len(arrivals)
+def most(world: World, course: Course, turns: Ints) -> Floats:
+    """Return [N] the most a job earns a step. turns [T]: the job in turn at each step, -1 for none."""
+    steps, jobs = len(course.speeds), int(turns.max()) + 1
     plans = _Plans(world, course)
-    starts, counts = np.unique(arrivals, return_counts=True)
+    each = [np.flatnonzero(turns == job) for job in range(jobs)]
     devices, links = np.zeros_like(course.there), np.zeros((steps, world.num_envs, plans.links))
     squares = [np.zeros_like(devices), np.zeros_like(links)]
     bound = np.full(world.num_envs, np.inf)
     for number in range(ROUNDS if jobs > 1 else 1):
-        value, picks, cells = plans.best(devices, links)
+        taken, cells = plans.best(each, devices, links)
         paid = (devices * course.there).sum(axis=(0, 2)) + links.sum(axis=(0, 2))
-        bound = np.minimum(bound, counts @ value[starts].max(axis=2) + paid)
+        bound = np.minimum(bound, np.sum([job.worth for job in taken], axis=0) + paid)
         if jobs == 1:
             break
-        used, filled = plans.taken(starts, counts, value[starts].argmax(axis=2), picks, cells)
+        used, filled = plans.used(taken, cells)
         left = [course.there - used, 1 - filled]
         left[1][..., -1] = 0.0  # padding
         if number == STEADY_ROUNDS:
@@ -131,65 +131,34 @@ def most(world: World, course: Course, arrivals: Ints) -> Floats:
 
 
 class _Plans:
-    """The dynamic program of a job, all jobs of an environment being of one kind."""
+    """What jobs do at prices, all jobs of an environment being of one kind."""
 
     def __init__(self, world: World, course: Course) -> None:
-        pool, row, settings = world.pool, world.row[:, 0], world.settings
-        self.course = course
-        self.steps, self.envs, self.plans, _ = course.speeds.shape
-        pause = np.where(pool.moves[row], pool.moved_s[row] + settings.restart_s, 0.0) / settings.interval_s
-        pause[:, 0, 1:], pause[:, 1:, 0] = np.inf, np.inf  # waiting is no way, and nobody goes back to it
-        for by in range(1, self.plans):
-            pause = np.minimum(pause, pause[:, :, by, None] + pause[:, by, None, :])
-        pause[:, np.arange(self.plans), np.arange(self.plans)] = 0.0
-        # A job that lost a domain starts anywhere anew: it has nothing to move.
-        anew = np.minimum(pause, settings.restart_s / settings.interval_s)
-        self.pauses = np.minimum(np.stack([anew, pause]), self.steps)  # (2, N, P, P)
+        pool, row = world.pool, world.row[:, 0]
+        self.course, self.moves = course, Moves(world, course.ups)
         self.pair, self.links = pool.pair[row], pool.num_pairs + 1
         self.takes = pool.needs[row] / np.maximum(pool.devices[world.instance], 1)[:, None]
 
-    def best(self, devices: Floats, links: Floats) -> tuple[Floats, Ints, Ints]:
-        """Return what a job earns at most from each step and plan on [T + 2, N, P], and the plan to go to and the
-        cell of each plan to be in for it [T, N, P].
+    def best(self, turns: Sequence[Ints], devices: Floats, links: Floats) -> tuple[list[Taken], Ints]:
+        """Return the best course of each job, and the cell of each plan to be in [T, N, P].
 
-        Devices are paid for from the step on in which weights have moved, links as far as they are used.
+        Devices are paid for from the step on in which a plan is gone to, links as far as they are used.
         """
-        course, steps, envs, plans = self.course, self.steps, self.envs, self.plans
-        env, plan = np.arange(envs)[:, None, None], np.arange(plans)
+        course, env = self.course, np.arange(len(self.pair))[:, None, None]
         price = links[:, env, self.pair].astype(np.float32)
         net = course.speeds - np.einsum("tnpl,tnpgl->tnpg", price, course.shares)
-        none = np.zeros((1, envs, plans))
-        earned = np.concatenate([net.max(axis=-1), none])
-        held = np.concatenate([np.einsum("tnk,npk->tnp", devices, self.takes), none])
-        value, picks = np.zeros((steps + 2, envs, plans)), np.zeros((steps, envs, plans), dtype=np.int64)
-        for step in reversed(range(steps)):
-            takes = np.where(course.ups[step][:, :, None], self.pauses[1], self.pauses[0])
-            full = takes.astype(np.int64)
-            begin = np.minimum(step + full, steps)
-            worth = earned[begin, env, plan] * (1 - (takes - full)) - held[begin, env, plan]
-            worth += value[begin + 1, env, plan]
-            picks[step], value[step] = worth.argmax(axis=2), worth.max(axis=2)
-        return value, picks, net.argmax(axis=-1)
+        # What a forgiven pause would have spared costs nothing.
+        earned = np.maximum(net.max(axis=-1), 0.0)
+        held = np.einsum("tnk,npk->tnp", devices, self.takes)
+        return [self.moves.best(own, earned=earned, beside=-held) for own in turns], net.argmax(axis=-1)
 
-    def taken(self, starts: Ints, counts: Ints, first: Ints, picks: Ints, cells: Ints) -> tuple[Floats, Floats]:
-        """Return the shares of domains' devices [T, N, K] and of links' time [T, N, Q + 1] that jobs take.
-
-        counts [G]: of jobs that begin at `starts` [G] on plans `first` [G, N].
-        """
-        course, steps, envs = self.course, self.steps, self.envs
-        used, filled = np.zeros_like(course.there), np.zeros((steps, envs, self.links))
-        plan, due = first.copy(), np.tile(starts[:, None], (1, envs))
-        for step in range(steps):
-            group, env = np.nonzero(due == step)
-            before = plan[group, env]
-            to = picks[step, env, before]
-            takes = self.pauses[course.ups[step, env, before].astype(np.int64), env, before, to]
-            begin = step + takes.astype(np.int64)
-            plan[group, env], due[group, env] = to, begin + 1
-            some = begin < steps
-            begin, env, to, many = begin[some], env[some], to[some], counts[group[some]]
-            np.add.at(used, (begin, env), self.takes[env, to] * many[:, None])
-            awake = (1 - takes[some] % 1) * many
-            where = begin[:, None], env[:, None], self.pair[env, to]
-            np.add.at(filled, where, awake[:, None] * course.shares[begin, env, to, cells[begin, env, to]])
+    def used(self, taken: Sequence[Taken], cells: Ints) -> tuple[Floats, Floats]:
+        """Return the shares of domains' devices [T, N, K] and of links' time [T, N, Q + 1] that jobs take."""
+        course, env = self.course, np.arange(len(self.pair))[None]
+        step = np.arange(len(cells))[:, None]
+        used, filled = np.zeros_like(course.there), np.zeros((*course.there.shape[:2], self.links))
+        for job in taken:
+            used += self.takes[env, job.plans]
+            share = job.awake[..., None] * course.shares[step, env, job.plans, cells[step, env, job.plans]]
+            np.add.at(filled, (step[..., None], env[..., None], self.pair[env, job.plans]), share)
         return used, filled

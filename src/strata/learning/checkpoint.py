@@ -136,9 +136,9 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def training_record(
-    run: TrainingRun, *, date: str, gain: Mapping[str, Any] | None, commit: str = "", most_domains: int = 0
+    run: TrainingRun, *, date: str, gains: Mapping[str, Any], commit: str = "", most_domains: int = 0
 ) -> dict[str, Any]:
-    """Return the record as plain JSON data. gain: of `gain.py`.
+    """Return the record as plain JSON data. gains: of `gain.py`.
 
     date: of the export, as ISO 8601; commit: of the source it was trained with, "" where not given.
     most_domains: of the largest fleet the policy was evaluated on, 0 where none was.
@@ -165,7 +165,7 @@ def training_record(
             "closed": best.closed,
             "worlds": best.worlds,
         },
-        "ppo_gain": gain,
+        **gains,
         "config": settings,
         "libraries": {name: part.version for name in _LIBRARIES for part in metadata.distributions(name=name)},
         "curve": [asdict(point) for point in run.curve],

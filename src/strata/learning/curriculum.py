@@ -15,12 +15,13 @@ from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.random_tables import random_table
 from strata.learning.tables.table import ReplanTable
 from strata.learning.tables.value_iteration import Solution, solve
-from strata.learning.worlds import observe
-from strata.learning.worlds.pool import Pool, make_pool
-from strata.learning.worlds.settings import PRESETS
+from strata.learning.worlds import others
+from strata.learning.worlds.pool import SHARES, Pool, make_pool
+from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
-from strata.training.replan.arrays import Array
+from strata.training.replan.arrays import Array, Ints
 from strata.training.replan.options import Options, joined
+from strata.training.replan.rules import MARGIN
 
 if TYPE_CHECKING:  # it needs torch, which evaluation does not
     from strata.learning.ppo import Env
@@ -49,48 +50,66 @@ def training_environment(
     tables = random_tables(curriculum.tables, stream(seed, TRAINING, worker, number))
     environments: list[Env] = [TableEnv(tables, curriculum.table_envs, centred=True, device=device)]
     for place, name in enumerate(curriculum.worlds):
-        pool = _fleets(seed, worker, place, curriculum.world_instances)
-        world = World(pool, curriculum.world_envs, settings=PRESETS[name], device=device)
-        environments.append(WorldEnv(world))
+        pool = _fleets(seed, worker, place, curriculum.world_instances, shares_of(PRESETS[name]))
+        environments.append(WorldEnv(pool, curriculum.world_envs, settings=PRESETS[name], device=device))
     return environments[0] if len(environments) == 1 else Mixture(environments)
 
 
 @lru_cache(maxsize=16)
-def _fleets(seed: int, worker: int, place: int, count: int) -> Pool:
+def _fleets(seed: int, worker: int, place: int, count: int, shares: tuple[float, ...]) -> Pool:
     """Return fleets with their candidate plans, which take seconds to find: so they stay for all rounds."""
-    return make_pool(int(stream(seed, FLEETS, worker, place).integers(2**31)), instances=count)
+    return make_pool(int(stream(seed, FLEETS, worker, place).integers(2**31)), instances=count, shares=shares)
+
+
+def shares_of(settings: WorldSettings) -> tuple[float, ...]:
+    """Return what plans of each kind of job are made for, of a domain's nodes: endless jobs have like parts."""
+    return (1 / settings.slots,) if settings.endless else SHARES
 
 
 class WorldEnv:
     """A simulated world whose episodes all begin, and so end, together.
 
-    Rewards are centred as in `TableEnv`: less what the best option of the moment would earn the job.
+    Rewards are centred. With one job as in `TableEnv`: less what the best option of the moment would earn it. With
+    several jobs what is best for one follows from what the others do: there rewards are less what the safe rule
+    earns in a world of its own under the same chance, which no policy moves.
     """
 
-    def __init__(self, world: World) -> None:
-        self.num_envs = world.num_envs
-        self._world = world
+    def __init__(self, pool: Pool, num_envs: int, *, settings: WorldSettings, device: str | None = None) -> None:
+        self.num_envs = num_envs
+        self._world = World(pool, num_envs, settings=settings, device=device)
+        self._beside = World(pool, num_envs, settings=settings, device=device) if settings.slots > 1 else None
         self._best: Array = 0.0
 
     def reset(self, rng: Draws) -> Options:
         """Start new episodes."""
-        self._world.reset(rng)
+        chance = self._world.draw(rng, start=True)
+        self._world.begin(chance)
+        if self._beside:
+            self._beside.begin(chance)
         return self._look()
 
     def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Take a step; after the last one of an episode the next begins at once."""
-        best = self._best
-        outcome = self._world.step(picks, rng)
+        chance, best = self._world.draw(rng), self._best
+        outcome = self._world.advance(picks, chance)
         reward = outcome.reward
-        reward[:, 0] -= best
+        if self._beside:
+            reward = reward - self._beside.advance(_safe(others.options(self._beside)), chance).reward
+        else:
+            reward[:, 0] -= best
         return (self.reset(rng) if self._world.begins else self._look()), reward, outcome.ended
 
     def _look(self) -> Options:
-        options, xp = observe.options(self._world), self._world.xp
-        now = xp.max(xp.where(options.legal, options.value[..., 0], 0.0), axis=1)
-        # The reward of a step is a mean over all slots.
-        self._best = now / self._world.settings.slots
+        options, xp = others.options(self._world), self._world.xp
+        self._best = xp.max(xp.where(options.legal, options.value[..., 0], 0.0), axis=1)
         return options
+
+
+def _safe(options: Options) -> Ints:
+    """Return what the hysteresis rule takes, on any device."""
+    xp = array_namespace(options.value)
+    worth = options.value[..., 0] - MARGIN * options.cost
+    return xp.where(options.legal, worth, xp.zeros_like(worth) - 1e9).argmax(axis=1)
 
 
 def solved_tables(count: int, *, seed: int) -> list[Solution]:

@@ -9,10 +9,10 @@ from typing import Self
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.learning.curriculum import EVALUATION, random_tables, stream
+from strata.learning.curriculum import EVALUATION, random_tables, shares_of, stream
 from strata.learning.tables.table import Choose, ReplanTable
 from strata.learning.tables.value_iteration import solve
-from strata.learning.worlds import observe
+from strata.learning.worlds import others
 from strata.learning.worlds.pool import Pool, make_pool
 from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
@@ -26,7 +26,7 @@ def earned(world: World, choose: Choose, rng: np.random.Generator) -> Floats:
     steps = world.settings.episode_steps
     total = np.zeros(world.num_envs)
     for _ in range(steps):
-        total += world.step(choose(observe.options(world)), rng).scalar
+        total += world.step(choose(others.options(world)), rng).scalar
     return total / steps
 
 
@@ -54,8 +54,11 @@ class WorldEvaluation:
     def of(cls, preset: str, *, instances: int, episodes: int, steps: int, kind: int = EVALUATION) -> Self:
         """Return the evaluation in one preset; `kind` of random stream."""
         place = list(PRESETS).index(preset)
-        pool = make_pool(int(stream(0, kind, place).integers(2**31)), instances=instances)
-        blank = cls(pool, replace(PRESETS[preset], episode_steps=steps), episodes)
+        settings = PRESETS[preset]
+        seed, shares = int(stream(0, kind, place).integers(2**31)), shares_of(settings)
+        pool = make_pool(seed, instances=instances, shares=shares)
+        settings = replace(settings, episode_steps=steps * settings.steps_per_decision)
+        blank = cls(pool, settings, episodes)
         by_rule = [blank.earned(rule).mean() for rule in (rules.hysteresis(), rules.mpc())]
         return replace(blank, rule=float(max(by_rule)))
 

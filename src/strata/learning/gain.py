@@ -1,4 +1,4 @@
-"""What PPO's updates added to the policy they began with, on tables and worlds that played no part before."""
+"""What each stage of a training added, on tables and worlds that played no part before."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from strata.arrays import Floats
 from strata.learning.checkpoint import TrainingRun
 from strata.learning.curriculum import GAIN
 from strata.learning.evaluation import Evaluation
 from strata.learning.network import Scorer, greedy
-from strata.stats import bootstrap
+from strata.learning.tables.table import Choose
+from strata.stats import bootstrap, mean_interval
 
 
-def ppo_gain(run: TrainingRun) -> dict[str, Any] | None:
-    """Return the gain of the best policy over that before the first update, None where that is not known.
+def gains(run: TrainingRun) -> dict[str, Any]:
+    """Return what imitation added to the untrained policy and PPO's updates to that; None where it is not known.
 
     In the score of training: of the exact reward on tables, and in worlds of what the better fixed rule earns
-    there; paired, with its 95 % interval over tables and episodes.
+    there; paired, with its 95 % interval over tables and episodes. by_world: the same of each world.
     """
     if run.before is None:
-        return None
+        return {"imitation_gain": None, "ppo_gain": None}
     learning = run.learning
     evaluation = Evaluation.of(
         max(2, learning.evaluation_tables), episodes=learning.evaluation_episodes, steps=learning.evaluation_steps,
@@ -29,18 +29,36 @@ def ppo_gain(run: TrainingRun) -> dict[str, Any] | None:
     )  # fmt: skip
     before = Scorer(width=learning.width)
     before.load_state_dict(run.before)
-    old, new = greedy(before), greedy(run.network())
-    tables = (evaluation.on_tables(new) - evaluation.on_tables(old)) / evaluation.exact
-    samples: list[Floats] = [tables]
-    if evaluation.worlds:
-        worlds = [(world.earned(new) - world.earned(old)) / world.rule for world in evaluation.worlds]
-        samples.append(np.concatenate(worlds))
-    interval = bootstrap(_sum_of_means, *samples, rng=np.random.default_rng(0))
+    untrained, imitated, trained = (
+        _Earned(evaluation, greedy(network)) for network in (Scorer(width=learning.width), before, run.network())
+    )
+    return {
+        "imitation_gain": _gain(learning.worlds, untrained, imitated),
+        "ppo_gain": _gain(learning.worlds, imitated, trained),
+    }
+
+
+class _Earned:
+    """What a policy earns on each table and in each episode of each world, in the units of the score."""
+
+    def __init__(self, evaluation: Evaluation, choose: Choose) -> None:
+        self.tables = evaluation.on_tables(choose) / evaluation.exact
+        self.worlds = [world.earned(choose) / world.rule for world in evaluation.worlds]
+
+
+def _gain(names: tuple[str, ...], old: _Earned, new: _Earned) -> dict[str, Any]:
+    tables = new.tables - old.tables
+    worlds = [after - before for before, after in zip(old.worlds, new.worlds, strict=True)]
+    samples = [tables, np.concatenate(worlds)] if worlds else [tables]
+    rng = np.random.default_rng(0)
+    interval = bootstrap(_sum_of_means, *samples, rng=rng)
+    each = {name: mean_interval(world, rng=rng) for name, world in zip(names, worlds, strict=True)}
     return {
         "mean": interval.estimate, "low": interval.low, "high": interval.high,
-        "tables": float(tables.mean()), "worlds": float(samples[1].mean()) if evaluation.worlds else None,
+        "tables": float(tables.mean()), "worlds": float(samples[1].mean()) if worlds else None,
+        "by_world": {name: {"mean": i.estimate, "low": i.low, "high": i.high} for name, i in each.items()},
     }  # fmt: skip
 
 
-def _sum_of_means(*samples: Floats) -> float:
+def _sum_of_means(*samples: Any) -> float:
     return float(sum(np.mean(sample) for sample in samples))

@@ -41,6 +41,8 @@ def _given(chance: Any, device: str | None) -> Any:
 
 def _figures(of: Any) -> Iterator[np.ndarray[Any, Any]]:
     """All arrays of a world's part."""
+    if of is None:
+        return
     if is_dataclass(of):
         for part in fields(of):
             yield from _figures(getattr(of, part.name))
@@ -133,10 +135,10 @@ def _mixture(device: str | None, names: Iterable[str], *, steps: int) -> Any:
     from strata.learning.settings import Curriculum
 
     worlds = [
-        World(pool(), 8, settings=replace(WORLDS[name], episode_steps=steps), device=device) for name in names
+        WorldEnv(pool(), 8, settings=replace(WORLDS[name], episode_steps=steps), device=device) for name in names
     ]
     tables = training_environment(0, seed=0, worker=0, curriculum=Curriculum(16, 4), device=device)
-    return Mixture([tables, *(WorldEnv(world) for world in worlds)])
+    return Mixture([tables, *worlds])
 
 
 def test_a_policy_learns_the_same_as_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

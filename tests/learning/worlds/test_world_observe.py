@@ -33,7 +33,7 @@ def test_values_ahead_are_the_response_to_the_expected_slowness():
 def test_expected_slowness_is_that_of_simulated_links():
     made = world(4000, settings=replace(REGIMES, stay=(0.8, 0.8)))
     start = made.links.seen_regime[:, 0].copy()
-    ahead = made.links_ahead[:, 0]
+    ahead = made.links_ahead()[:, 0]
     rng, picks = np.random.default_rng(9), np.zeros(4000, dtype=np.int64)
     for _ in range(4):
         made.step(picks, rng)

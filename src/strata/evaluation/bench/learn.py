@@ -17,7 +17,6 @@ from strata.learning.network import Scorer
 from strata.learning.settings import Curriculum, PpoSettings
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
-from strata.learning.worlds.world import World
 from strata.progress import Progress, silent
 from strata.tables import Shown, rows
 
@@ -90,7 +89,7 @@ def _tables(envs: int, device: str) -> Any:
 
 def _fleets(envs: int, device: str) -> Any:
     pool = make_pool(0, instances=_INSTANCES)
-    return WorldEnv(World(pool, envs, settings=PRESETS["multijob"], device=_arrays(device)))
+    return WorldEnv(pool, envs, settings=PRESETS["multijob"], device=_arrays(device))
 
 
 def _arrays(device: str) -> str | None:

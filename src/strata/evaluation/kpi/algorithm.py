@@ -12,7 +12,8 @@ from strata.decision import Trust
 from strata.evaluation.kpi.kpi import Kpi
 from strata.evaluation.kpi.study import Study
 
-FIGURES: Final = ("updates", "steps", "elapsed_s", "device", "workers", "commit", "evaluation", "ppo_gain")
+FIGURES: Final = ("updates", "steps", "elapsed_s", "device", "workers", "commit", "evaluation",
+           "imitation_gain", "ppo_gain")  # fmt: skip
 """What the training record says that belongs beside the name of the algorithm."""
 
 

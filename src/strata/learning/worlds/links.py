@@ -16,6 +16,7 @@ from array_api_compat import array_namespace
 from strata.arrays import Floats
 from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes, precursor
 from strata.learning.draws import Draws
+from strata.learning.worlds.belief import Belief, Filter
 from strata.learning.worlds.settings import WorldSettings
 from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, raise_to, rows_of
 from strata.training.replan.options import HORIZONS
@@ -36,12 +37,14 @@ class Chains:
     levels  [G, 3]     bandwidth relative to nominal
     cumulative [G, 3, 2]  chance to be at most in regime 0, 1 a step later
     start   [G, 2]     the same of the stationary distribution
-    ahead   [G, 3, H]  expected 1 / level now, and HORIZONS[1:] steps later
-    stay    [G, 3]     chance to be in the same regime a step later
+    transition [G, 3, 3]  chance to be in each regime a step later
+    ahead   [G, 3, H]  expected 1 / level now, and HORIZONS[1:] decisions later
+    stay    [G, 3]     chance to be in the same regime a decision later
     middle  [G, 2]     levels between which regimes are told apart, the geometric mean of neighbours
     """
 
     levels: Floats
+    transition: Floats
     cumulative: Floats
     start: Floats
     ahead: Floats
@@ -57,19 +60,21 @@ class Chains:
         chains = [Regimes.with_persistence(stay, step_s=step_s, factors=levels) for stay in grades]
         chains += [_announced(stay, step_s) for stay in grades]
         transition = np.stack([chain.transition(step_s) for chain in chains])
-        many = [np.linalg.matrix_power(transition, steps) for steps in HORIZONS]
+        each = settings.steps_per_decision
+        many = [np.linalg.matrix_power(transition, steps * each) for steps in HORIZONS]
         level = np.array([chain.factors for chain in chains])
         ahead = np.stack([(power @ (1 / level)[:, :, None])[..., 0] for power in many], axis=-1)
         rows = np.linalg.matrix_power(transition, 4096)[:, 0]  # far ahead it does not matter where a chain is
         middle = np.sqrt(level[:, :-1] * level[:, 1:])
         # Quiet and announced look alike: the first border of an announced chain is never crossed from below.
         middle[GRADES:, 0] = middle[GRADES:, 1]
-        stay = np.diagonal(transition, axis1=1, axis2=2).copy()
+        stay = np.diagonal(np.linalg.matrix_power(transition, each), axis1=1, axis2=2).copy()
         if not settings.regimes:
             middle[:GRADES], stay[:GRADES] = 0.0, 1.0
         return cls(
-            level, np.cumsum(transition, axis=-1)[..., :2], np.cumsum(rows, axis=-1)[..., :2], ahead, stay, middle
-        )
+            level, transition, np.cumsum(transition, axis=-1)[..., :2], np.cumsum(rows, axis=-1)[..., :2], ahead,
+            stay, middle,
+        )  # fmt: skip
 
 
 def _announced(stay: float, step_s: float) -> Regimes:
@@ -83,7 +88,8 @@ class Links:
     """State, all [N, Q]: `factor` is the bandwidth relative to nominal, `lateness` the latency.
 
     `seen` is the last valid measurement of the factor, `seen_regime` what it says, `lost` whether the newest
-    measurement was missing. `past` holds the factors and regimes of the last steps, newest first.
+    measurement was missing. `past` holds the factors and regimes of the last steps, newest first. `belief`: what
+    all measurements say together; None where the newest one says all there is to know.
     """
 
     chain: Ints
@@ -96,6 +102,7 @@ class Links:
     seen_regime: Ints
     lost: Bools
     past: list[tuple[Singles, Ints]]
+    belief: Belief | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +157,14 @@ class LinkWorld:
         self._middles = [single(middle) for middle in chains.middle.T]
         self._levels, self._stay = single(chains.levels.ravel()), single(chains.stay.ravel())
         self._ahead = single(chains.ahead.reshape(-1, len(HORIZONS)).T)
-        self._decay = single(np.exp(-elapsed * np.array(HORIZONS)))
+        self._decay = single(np.exp(-elapsed * settings.steps_per_decision * np.array(HORIZONS)))
         self._start = moved(chains.start, device)
+        self._filter = None
+        if settings.regimes and (settings.stale_steps or settings.observed_sigma or settings.missing_share):
+            start = np.diff(chains.start, axis=-1, prepend=0.0, append=1.0)
+            self._filter = Filter(
+                settings, transition=chains.transition, stationary=start, levels=chains.levels, device=device
+            )
         half = settings.bandwidth_half_width
         #: Expected 1 / u of the uniform noise.
         self._jitter = math.log((1 + half) / (1 - half)) / (2 * half) if half else 1.0
@@ -162,6 +175,8 @@ class LinkWorld:
         regime = (chance.regime[..., None] >= rows_of(self._start, chain)).sum(axis=-1)
         noise = self.settings.noise_sigma * chance.noise
         links = Links(chain, regime, noise, phase, *(xp.ones_like(noise),) * 3, regime, noise > 1e9, [])
+        if self._filter:
+            links.belief = self._filter.start(chain)
         self._measure(links, chance, xp.zeros((len(noise), 1), dtype=xp.float64, device=noise.device))
         return links
 
@@ -173,6 +188,8 @@ class LinkWorld:
             links.regime = xp.astype(chance.regime >= first, xp.int64) + (chance.regime >= second)
         if self.settings.noise_sigma:
             links.noise = links.noise * self._keep + self._fresh * chance.noise
+        if self._filter and links.belief and len(links.past) > self.settings.stale_steps:
+            links.belief = self._filter.move(links.belief, links.chain)
         self._measure(links, chance, time_s)
 
     def _measure(self, links: Links, chance: LinkChance, time_s: Array) -> None:
@@ -203,6 +220,18 @@ class LinkWorld:
             # A warning is not in the bandwidth (loss and delay rise first): it is seen as late as the rest.
             warned = (links.chain >= GRADES) & (regime == WARNING) & (links.seen_regime == 0)
             links.seen_regime = xp.where(warned, WARNING, links.seen_regime)
+        if self._filter and links.belief:
+            links.belief = self._filter.measure(
+                links.belief, links.chain, level=level, lost=links.lost, possible=self._possible(links, regime)
+            )
+
+    def _possible(self, links: Links, regime: Ints) -> Singles:
+        """Return the regimes [N, Q, 3] that warnings, which are seen, do not rule out."""
+        xp = array_namespace(regime)
+        each = xp.arange(3, device=regime.device)
+        is_warned, announced = regime[..., None] == WARNING, links.chain[..., None] >= GRADES
+        ruled_out = announced & xp.where(is_warned, each != WARNING, each == WARNING)
+        return xp.astype(~ruled_out, xp.float32)
 
     def _wave(self, links: Links, time_s: Array) -> Any:
         if not self.settings.diurnal_amplitude:
@@ -211,9 +240,15 @@ class LinkWorld:
         angle = xp.astype(2 * math.pi * time_s / _DAY_S, xp.float32) + links.phase
         return 1 + self.settings.diurnal_amplitude * xp.sin(angle)
 
-    def ahead(self, links: Links, time_s: Array) -> Singles:
-        """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N]; single precision."""
+    def ahead(self, links: Links, time_s: Array, *, believes: bool) -> Singles:
+        """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N]; single precision.
+
+        believes: expect it by all measurements, not by the newest as if it were exact and of now.
+        """
         xp, settings = array_namespace(links.seen), self.settings
+        if believes and self._filter and links.belief:
+            inverse = self._filter.ahead(links.belief, links.chain)
+            return inverse / self._waves(links, time_s) if settings.diurnal_amplitude else inverse
         inverse = columns_of(self._ahead, (links.chain * 3 + links.seen_regime).T)
         if settings.noise_sigma:
             rest = -xp.log(links.seen.T * inverse[0])
@@ -223,11 +258,18 @@ class LinkWorld:
         elif settings.bandwidth_half_width:
             inverse *= self._jitter
         if settings.diurnal_amplitude:
-            for h, steps in enumerate(HORIZONS):
-                inverse[h] /= self._wave(links, time_s + steps * settings.interval_s).T
+            inverse /= self._waves(links, time_s)
         inverse[0] = 1 / links.seen.T
         return inverse
 
-    def stay(self, links: Links) -> Singles:
-        """Return the chance that each pair is in the same regime a step later, as far as is seen [N, Q]."""
+    def _waves(self, links: Links, time_s: Array) -> Singles:
+        """Return the daily wave now and at HORIZONS, [H, Q, N]."""
+        decision_s = self.settings.steps_per_decision * self.settings.interval_s
+        xp = array_namespace(links.phase)
+        return xp.stack([self._wave(links, time_s + steps * decision_s).T for steps in HORIZONS])
+
+    def stay(self, links: Links, *, believes: bool) -> Singles:
+        """Return the chance that each pair's regime is the same a decision later [N, Q]; believes: see `ahead`."""
+        if believes and self._filter and links.belief:
+            return self._filter.stay(links.belief, links.chain)
         return self._stay.take(links.chain * 3 + links.seen_regime)

@@ -1,7 +1,8 @@
 """What is seen of the world: the options of the job in turn, and the raw state for agents that want matrices.
 
-Values are expected from what was measured (stale, noisy, or lost and then the last valid measurement) and the
-known chain of each pair: the expected 1 / bandwidth is put into the response of each plan. Device use, the queue
+Values are expected from what was measured and the known chain of each pair: the expected 1 / bandwidth is put into
+the response of each plan. Measurements are stale, noisy, or lost (then the last valid one stands there): a belief
+weighs all of them (`belief.py`), or the newest is taken for what is. Device use, the queue
 and the jobs themselves are known to the scheduler that runs them.
 """
 
@@ -75,8 +76,8 @@ def state(world: World) -> State:
     )  # fmt: skip
 
 
-def options(world: World) -> Options:
-    """Return the options of the job in turn in every environment.
+def options(world: World, *, believes: bool = True) -> Options:
+    """Return the options of the job in turn in every environment; believes: see `World.links_ahead`.
 
     Where no job is in turn, waiting is the only one. A job that waits has no option in use (`current` -1): to wait
     is option 0, worth what an idle slot is. A running job cannot go back to the queue.
@@ -90,12 +91,13 @@ def options(world: World) -> Options:
     legal[:, 0] = ~runs
     weights = world.preference
     worth = weights[:, :1] * pool.reference_s[row, None] + weights[:, 1:2] * rows_of(pool.busy_s, row)
-    value, links = _values(world, row, worth)
+    value, links = _values(world, row, worth, believes=believes)
     pause_s = xp.where(pool.moves[row, plan], pool.moved_s[row, plan] + settings.restart_s, 0.0)
-    cost = pause_s / settings.interval_s * value[:, :, 0]
+    interval_s = settings.interval_s * settings.steps_per_decision
+    cost = pause_s / interval_s * value[:, :, 0]
     if may_be_any(weights[:, 2] > 0):
         value -= (weights[:, 2:] * rows_of(pool.usd, row))[:, :, None]
-        cost += weights[:, 2:] * pool.moved[row, plan] * (pool.reference_s[row] / settings.interval_s)[:, None]
+        cost += weights[:, 2:] * pool.moved[row, plan] * (pool.reference_s[row] / interval_s)[:, None]
     fill(cost, ~runs[:, None], 0.0)
     return Options(value, cost, links, xp.where(runs, plan, -1), legal, weights)
 
@@ -111,7 +113,7 @@ def _fit(world: World, row: Ints, plan: Ints) -> Bools:
     return fits.T
 
 
-def _values(world: World, row: Ints, worth: Floats) -> tuple[Floats, Floats]:
+def _values(world: World, row: Ints, worth: Floats, *, believes: bool) -> tuple[Floats, Floats]:
     """Return worth [N, P] / step time at each horizon [N, P, H], and the features of the links used [N, P, 4].
 
     Latency is taken as nominal. Single precision: a step time is good to about 1e-6.
@@ -120,8 +122,8 @@ def _values(world: World, row: Ints, worth: Floats) -> tuple[Floats, Floats]:
     where = {"device": row.device}
     # First axis: the chance that the regime changes in one step, then 1/f now, at the last horizon, and between.
     seen = xp.zeros((1 + ahead, pool.num_pairs + 1, n), dtype=xp.float32, **where)
-    seen[0, :-1] = 1 - world.links_stay.T
-    level = world.links_ahead
+    seen[0, :-1] = 1 - world.links_stay(believes=believes).T
+    level = world.links_ahead(believes=believes)
     seen[1, :-1], seen[2, :-1], seen[3:, :-1] = level[0], level[-1], level[1:-1]
     if world.slots > 1:
         seen[1:] *= _sharing(world, row).T

@@ -163,12 +163,16 @@ VARIANTS: Final = 5
 """Instances on the same sites with links of other speed: plans are searched once for all of them."""
 
 
+SHARES: Final = (0.25, 0.5, 1.0)
+"""Of each domain's nodes, what plans of the kinds of jobs are made for."""
+
+
 def make_pool(
     seed: int,
     *,
     instances: int = 64,
     domains: tuple[int, int] = (4, 8),
-    shares: Sequence[float] = (0.25, 0.5, 1.0),
+    shares: Sequence[float] = SHARES,
     options: int = 32,
     calm: float = 0.25,
 ) -> Pool:

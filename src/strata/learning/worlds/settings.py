@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from strata.errors import UsageError
 from strata.workload.arrivals import TRACES
@@ -13,6 +13,7 @@ from strata.workload.arrivals import TRACES
 class WorldSettings:
     """One step of the world is `interval_s`; an episode has `episode_steps` of them.
 
+    steps_per_decision: from one turn of a job to its next, what options are looked ahead and switches paid in.
     regimes: whether links go through good, degraded and bad; each pair of domains has its own chance to stay,
         between the two ends of `stay`. precursor_share: of the pairs, those whose episodes are announced.
     noise_sigma, noise_tau_s: Ornstein-Uhlenbeck noise of the logarithm of bandwidth, on top.
@@ -22,6 +23,7 @@ class WorldSettings:
     missing_share: of the measurements, those that are lost (NaN).
     load_half_width: the factor on the compute time of each domain is max(1, 1 ± this), drawn at every step.
     jobs_per_hour: 0 is one job that is there from the start and never ends. slots: J, jobs that may run at once.
+    endless: whether in each slot there is a job from the start that never ends, all of one kind.
     trace, least_run_s: where run times come from, and the shortest job that is worth planning.
     deadline_share, deadline_slack: of the jobs, those with a deadline, and how many times their run time on the
         best single domain it is away at most. deadline_penalty: in steps of efficiency.
@@ -33,6 +35,7 @@ class WorldSettings:
 
     interval_s: float = 300.0
     episode_steps: int = 128
+    steps_per_decision: int = 1
     regimes: bool = True
     stay: tuple[float, float] = (0.5, 0.97)
     precursor_share: float = 0.0
@@ -47,6 +50,7 @@ class WorldSettings:
     load_half_width: float = 0.0
     jobs_per_hour: float = 0.0
     slots: int = 1
+    endless: bool = False
     trace: str = "philly"
     least_run_s: float = 3600.0
     deadline_share: float = 0.2
@@ -64,11 +68,22 @@ class WorldSettings:
             raise UsageError(f"no trace is named {self.trace!r}", hint=f"one of {', '.join(TRACES)}")
         if self.slots < 1 or self.episode_steps < 1 or self.interval_s <= 0:
             raise UsageError("a world needs at least one slot, one step and a positive interval")
-        if self.jobs_per_hour == 0 and self.slots > 1:
+        if self.endless and self.jobs_per_hour:
+            raise UsageError("no job arrives where jobs never end", hint="jobs_per_hour=0")
+        if self.jobs_per_hour == 0 and self.slots > 1 and not self.endless:
             raise UsageError("more than one slot needs jobs that arrive", hint="jobs_per_hour=1")
 
+    def with_jobs(self, jobs: int) -> Self:
+        """Return the same with so many endless jobs, each in turn once in the interval there was."""
+        # Links change as fast as before: the chance to stay over `jobs` steps is what it was over one.
+        low, high = (1 / 3 + 2 / 3 * ((end - 1 / 3) * 3 / 2) ** (1 / jobs) for end in self.stay)
+        return replace(
+            self, interval_s=self.interval_s / jobs, steps_per_decision=jobs, stay=(low, high), slots=jobs,
+            endless=True, stale_steps=self.stale_steps * jobs, episode_steps=self.episode_steps * jobs,
+        )  # fmt: skip
 
-PRESETS: Final = {
+
+_ONE_JOB: Final = {
     # The seeds: bandwidth ±30 % and latency ±20 %, drawn anew at every step.
     "seed30": WorldSettings(regimes=False, noise_sigma=0.0, bandwidth_half_width=0.3, latency_half_width=0.2),
     "load20": WorldSettings(regimes=False, noise_sigma=0.0, load_half_width=0.2),
@@ -78,5 +93,10 @@ PRESETS: Final = {
     "stale": WorldSettings(observed_sigma=0.25, stale_steps=1, missing_share=0.02),
     "outage": WorldSettings(outages_per_day=1.0),
     "multijob": WorldSettings(slots=4, jobs_per_hour=0.5, background_share=0.15, load_half_width=0.1),
+}
+
+PRESETS: Final = {
+    **_ONE_JOB,
+    **{f"{name}_4_jobs": _ONE_JOB[name].with_jobs(4) for name in ("seed30", "regimes", "stale", "outage")},
 }
 """Named worlds: the seeds' noise, and the dynamics under which keeping or switching really matters."""

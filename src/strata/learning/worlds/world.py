@@ -98,15 +98,16 @@ class World:
         """Return the row of the pool of each job [N, J + 1]."""
         return self.instance[:, None] * self.pool.num_kinds + self.jobs.kind
 
-    @property
-    def links_ahead(self) -> Singles:
-        """Return 1 / bandwidth relative to nominal as seen now and expected at HORIZONS, [H, Q, N]."""
-        return self._link_world.ahead(self.links, self.time_s[:, None])
+    def links_ahead(self, *, believes: bool = True) -> Singles:
+        """Return 1 / bandwidth relative to nominal as seen now and expected at HORIZONS, [H, Q, N].
 
-    @property
-    def links_stay(self) -> Singles:
-        """Return the chance [N, Q] that each pair's regime is the same a step later."""
-        return self._link_world.stay(self.links)
+        believes: by all measurements; else by the newest, as if it were exact and of now.
+        """
+        return self._link_world.ahead(self.links, self.time_s[:, None], believes=believes)
+
+    def links_stay(self, *, believes: bool = True) -> Singles:
+        """Return the chance [N, Q] that each pair's regime is the same a decision later; believes: as above."""
+        return self._link_world.stay(self.links, believes=believes)
 
     @property
     def is_crowded(self) -> bool:
@@ -157,9 +158,13 @@ class World:
         usual = xp.minimum(xp.floor(settings.background_share * total), xp.floor(settings.background_cap * total))
         self.background, self.backlog_s = usual, usual * _DRAIN_S
         self.jobs = Jobs.none(self.time_s, self.slots)
-        self.waiting = self._zeros(n, xp.int64) + 1
+        self.waiting = self._zeros(n, xp.int64) + (not settings.endless)
         self.turn = self._zeros(n, xp.int64) - 1
-        self._head(self.waiting > 0, chance.job)
+        if settings.endless:
+            self.jobs.kind += xp.astype(chance.job[:, :1] * self.pool.num_kinds, xp.int64)
+            self.jobs.left_s[:, : self.slots] = inf
+        else:
+            self._head(self.waiting > 0, chance.job)
         self._next_turn()
 
     def step(self, picks: Ints, rng: Draws) -> WorldOutcome:
