@@ -72,17 +72,22 @@ def test_no_split_that_fits_is_faster_than_the_bound_or_left_out_below_a_limit(s
         assert {counts for counts, time_s in times.items() if time_s <= limit_s} <= found
 
 
+def with_ends(splits: Splits, seed: int) -> Splits:
+    """Stages that exchange afterwards, mostly the longer the more layers they have."""
+    rng, shape = np.random.default_rng(seed + 1), splits.times[0].shape
+    at = np.arange(shape[0])
+    longer = np.maximum(0, at[None, :] - at[:, None]) * rng.choice([1e-5, 0.3, 5.0])
+    ends = [longer + rng.choice([0.0, 1.0]) * rng.random(shape) for _ in splits.times]
+    return replace(splits, ends=ends, end_s=float(rng.choice([0.0, 1.0])))
+
+
 @examples(150)
 @given(st.integers(0, 10**6))
 def test_no_step_that_ends_when_its_last_stage_does_beats_the_bound_or_is_left_out_below_a_limit(seed):
     """What follows the pipeline is that of the stage which takes longest: often that of many layers."""
     splits, fitting, exact_s = case(seed)
-    rng, shape = np.random.default_rng(seed + 1), splits.times[0].shape
-    at = np.arange(shape[0])
-    longer = np.maximum(0, at[None, :] - at[:, None]) * rng.choice([1e-5, 0.3, 5.0])
-    ends = [longer + rng.choice([0.0, 1.0]) * rng.random(shape) for _ in splits.times]
-    splits = replace(splits, ends=ends, end_s=float(rng.choice([0.0, 1.0])))
-    steps = {}
+    splits = with_ends(splits, seed)
+    ends, steps = splits.ends, {}
     for counts in fitting:
         runs = list(pairwise(np.cumsum([0, *counts]).tolist()))
         after_s = max(splits.end_s, *(float(ends[stage][run]) for stage, run in enumerate(runs)))
@@ -91,7 +96,7 @@ def test_no_step_that_ends_when_its_last_stage_does_beats_the_bound_or_is_left_o
     assert np.isfinite(splits.step_s) == bool(fitting)
     assert set(splits.within(np.inf)) == set(fitting)
     for limit_s in steps.values():
-        assert splits.step_s <= limit_s * (1 + 1e-9)
+        assert splits.paced_ending_s <= splits.ending_s <= splits.step_s <= limit_s * (1 + 1e-9)
         found = set(splits.within(limit_s * (1 + 1e-9)))
         assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= found
 
@@ -125,7 +130,9 @@ def test_no_zero_bubble_split_over_slow_links_beats_the_bound_or_is_left_out_bel
         busy = np.stack([work * forward, work * (1 - forward - own), work * own])[None]
         return float(ordered_s(busy, Wires(serial, latency), orders)[0])
 
-    steps = {counts: exact_s(counts) for counts in fitting}
+    steps, ending = {counts: exact_s(counts) for counts in fitting}, with_ends(splits, seed)
+    for counts, limit_s in steps.items():
+        assert ending.ending_s <= (limit_s + ending.ends_s(np.array([counts]))[0]) * (1 + 1e-9)
     for limit_s in steps.values():
         assert splits.bound_s <= limit_s * (1 + 1e-9)
         within = set(splits.within(limit_s * (1 + 1e-9)))
@@ -142,8 +149,19 @@ def test_fewer_microbatches_take_their_share_of_the_bound_by_as_many_as_are_in_f
     splits = replace(plain, warmup=(), microbatches=count + fewer)
     less = replace(splits, microbatches=count)
     assert less.paced_s >= splits.paced_s * count / (count + fewer) * (1 - 1e-9)
+    whole, part = with_ends(splits, seed), with_ends(less, seed)
+    assert part.paced_ending_s >= whole.paced_ending_s * count / (count + fewer) * (1 - 1e-9)
     if splits.in_flight and fewer % splits.in_flight == 0:
         assert less.bound_s >= splits.bound_s * count / (count + fewer) * (1 - 1e-9)
+        assert part.ending_s >= whole.ending_s * count / (count + fewer) * (1 - 1e-9)
+
+
+def test_the_stage_that_works_longest_has_the_longest_end():
+    """Eight layers on two stages: one has four, which it exchanges for 20 s after 40 s of work behind 4 s."""
+    layers = np.triu(np.arange(9) - np.arange(9)[:, None], 1).astype(float)
+    splits = Splits([np.where(layers > 0, layers, np.inf)] * 2, [0.0], [], 0.0, 10, ends=[5 * layers] * 2)
+    assert splits.ending_s == 64
+    assert splits.bound_s + splits.least_end_s == 49
 
 
 def test_all_that_is_in_flight_makes_its_round_trip_before_more_is():

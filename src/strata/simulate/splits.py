@@ -19,8 +19,9 @@ one stage at a time; so is the shortest path. The third needs several stages and
 Schedules in fixed orders have other sums of stages beside (`plane_sums`).
 
 A step ends when all stages have exchanged and updated what they hold: after its pipeline follows the longest end
-of its stages. Splits whose longest end is at most e are those of runs of layers that end so soon, and their
-pipelines take no less than the least of those: levels of e bound all steps.
+of its stages, no shorter than that of any one. So upstream + M t_i + end_i bounds the step for every stage i,
+nested as the first of the four. Splits whose longest end is at most e are those of runs of layers that end so
+soon, and their pipelines take no less than the least of those: levels of e bound all steps.
 """
 
 from __future__ import annotations
@@ -186,7 +187,30 @@ class Splits:
     @cached_property
     def step_s(self) -> float:
         """What no split's step can beat, ends included."""
-        return min((least_s for _, least_s in self._levels), default=np.inf)
+        return max(self.ending_s, min((least_s for _, least_s in self._levels), default=np.inf))
+
+    @cached_property
+    def ending_s(self) -> float:
+        """What no split's step can beat, without looking at which ends go with which pipelines."""
+        count, rest = self._trips
+        trips_s = count * float(self._paths[0][0]) + rest._own_ends_s if rest is not None else 0.0
+        return max(self.paced_ending_s, trips_s, self.close_s + self.least_end_s)
+
+    @property
+    def paced_ending_s(self) -> float:
+        """The same, however many microbatches are in flight, and no sums looked at."""
+        return max(self._own_ends_s, self.paced_s + self.least_end_s)
+
+    @cached_property
+    def _own_ends_s(self) -> float:
+        """The bound of a stage's work and its own end."""
+        after_s = self._none_left
+        for stage in reversed(range(len(self.times))):
+            own_s = self.times[stage] * (self.busy[stage] if self.busy else self.microbatches)
+            own_s = own_s + (np.maximum(self.ends[stage], self.end_s) if self.ends else self.end_s)
+            onward_s = self.upstream * self.times[stage] + (self._hop_s(stage) + after_s)
+            after_s = np.maximum(own_s, onward_s).min(axis=1)
+        return float(after_s[0])
 
     @cached_property
     def _levels(self) -> list[tuple[float, float]]:

@@ -106,7 +106,8 @@ def _with_baselines(
 ) -> TrainingPlanReport:
     assert report.best is not None, "there is a plan to compare with"
     rng = np.random.default_rng(seed)
-    context = Context(report.scales, report.best.report.num_devices, rng, clock, deadline)
+    best = report.best
+    context = Context(report.scales, best.report.num_devices, rng, clock, deadline, best.plan)
     results: dict[str, BaselineResult] = {}
     try:
         with progress("baselines", total=len(BASELINES)) as advance:

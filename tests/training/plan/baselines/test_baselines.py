@@ -16,7 +16,7 @@ from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share, uniform_chain
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.rows import build_chain
-from strata.training.plan.objective import Scales, money
+from strata.training.plan.objective import Scales, money, score_report
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan
@@ -162,6 +162,22 @@ def test_mast_takes_one_region_and_plans_it_exactly():
 def test_latency_blind_pays_for_the_latency_it_did_not_see():
     answer, others = run(fleet(domain("a"), domain("b"), gbps=1000, ms=2000), job(layers(8), batch=16))
     assert others["latency_blind"].score > answer.best.score
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_latency_blind_chooses_as_well_where_the_plan_is_known_to_it(seed):
+    small, asked = small_case(seed)
+    answer = plan_training(small, asked, clock=lambda: 0.0)
+    if answer.best is not None:
+        place = answer.problem.fleet
+        links = {pair: replace(each, latency_s=0.0) for pair, each in place.links.items()}
+        chosen = [
+            BASELINES["latency_blind"](answer.problem, replace(context(), plan=plan)).plan
+            for plan in (None, answer.best.plan)
+        ]
+        reports = answer.problem.relinked(replace(place, links=links)).model.reports(chosen)
+        alone, known = (score_report(answer.problem.job, Scales(), report) for report in reports)
+        assert known <= alone * (1 + 1.01e-4)
 
 
 def test_the_same_seed_draws_the_same_plans():

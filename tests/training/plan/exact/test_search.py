@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from strata.training.plan.exact.branches import LOTS
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.ranked_search import ROW_TOLERANCE, RankedSearch
@@ -120,6 +121,26 @@ def test_a_deadline_keeps_the_best_plan_and_an_honest_bound():
     assert cut.stopped
     assert cut.bound <= full.best_score
     assert cut.gap >= 0
+
+
+def test_what_was_built_when_time_is_out_is_evaluated():
+    """Of many domains the one plan that was built in time may be the best by far."""
+    cut = search()
+    cut.clock = lambda: 2.0 if cut._built else 0.0
+    result = cut.run()
+    assert result.stopped
+    assert result.evaluated == 1
+    assert search().run().bound * (1 - 1e-9) <= result.best_score < np.inf
+    assert result.bound <= result.best_score
+
+
+def test_no_more_lots_are_looked_into_than_are_asked_for():
+    branches = search().branches
+    branches.find(check=lambda: None)
+    for before in range(0, 90, 3):
+        branches.look(LOTS, np.inf, check=lambda: None, most=3)
+        assert branches.looked <= before + 3
+    assert branches.looked > 0
 
 
 @pytest.mark.parametrize(("best", "bound", "gap"), [(10.0, 9.0, 0.1), (-2.0, -3.0, 0.5), (10.0, 10.0, 0.0)])

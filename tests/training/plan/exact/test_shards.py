@@ -42,8 +42,11 @@ def test_no_sharing_beats_its_bounds(seed):
     for space, (way, group), plan, report in sharings(problem):
         assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
         assert space.free_bound_s() <= report.step_time_s * (1 + EPS)
+        common = space.ways[way].common
+        floor_s, floor_usd = space.floors()[common]
+        assert max(floor_s, space.least_s(common)) <= report.step_time_s * (1 + EPS)
         least_usd = space.least_usd(range(len(space.ways)), space.bounds())[way, group]
-        assert space.floors()[space.ways[way].common][1] * (1 - EPS) <= least_usd <= money(report) * (1 + EPS)
+        assert floor_usd * (1 - EPS) <= least_usd <= money(report) * (1 + EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
 
@@ -171,6 +174,17 @@ def test_a_domain_of_few_microbatches_is_bounded_as_if_it_recomputed_nothing():
     assert found
     for space, (way, group), _, report in found:
         assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
+
+
+def test_sharings_of_microbatches_that_take_long_have_floors_of_one():
+    """A batch of 1,024 over two domains of 64 devices: a microbatch of 16 samples takes as long as all."""
+    problem = Problem.of(fleet(domain("a", 64), domain("b", 64)), job(layers(8), batch=1024))
+    floors, work = ShardSpace(problem, (0, 1)).floors(), problem.compute_cost(problem.configs[0]).work_s
+    longest = max(floors, key=lambda common: common.microbatch_size)
+    first_s = min(
+        float(problem.compute_cost(config).work_s.max()) for config in problem.configs if config.common == longest
+    )
+    assert work.max() < first_s <= floors[longest][0] * (1 + EPS)
 
 
 def test_a_leaf_of_a_star_sends_the_gradients_once_not_four_thirds_of_them():

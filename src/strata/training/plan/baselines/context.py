@@ -26,13 +26,14 @@ class Unfinished(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """`num_devices` is how many accelerators strata's own plan uses; `deadline` ends every baseline."""
+    """`num_devices` is how many accelerators strata's own `plan` uses; `deadline` ends every baseline."""
 
     scales: Scales
     num_devices: int
     rng: np.random.Generator
     clock: Callable[[], float]
     deadline: float
+    plan: TrainingPlan | None = None
 
     def check_time(self) -> None:
         """Raise Unfinished once the time limit has passed; a baseline calls it wherever its work grows."""
@@ -50,7 +51,9 @@ def exact(
     result = search.run(so_far=known)
     if result.stopped:
         raise Unfinished
-    return best(result.ranked)
+    better = best(result.ranked)
+    # A search that is told of a plan may return others that are worse.
+    return better if better is not None and better.score < _score(so_far) else None
 
 
 def best(items: Sequence[Evaluated]) -> Evaluated | None:

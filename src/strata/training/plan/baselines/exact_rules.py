@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from strata.training.plan.baselines.context import Context, Unfinished, best, best_of, exact
+from strata.training.plan.baselines.context import Context, Unfinished, best, best_of, evaluate, exact
 from strata.training.plan.exact.alone import TOGETHER, SingleDomains
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
@@ -70,8 +70,14 @@ def mast_like(problem: Problem, context: Context) -> Evaluated | None:
 
 
 def latency_blind(problem: Problem, context: Context) -> Evaluated | None:
-    """Strata's own search told that every link has no latency, then run with the real one."""
+    """Strata's own search told that every link has no latency, then run with the real one.
+
+    Strata's own plan is known to it: what is no better without latency is not looked into.
+    """
     blind_links = {pair: replace(link, latency_s=0.0) for pair, link in problem.fleet.links.items()}
     blind = problem.relinked(replace(problem.fleet, links=blind_links))
-    chosen = exact(blind, context, range(min(len(problem.fleet.domains), POOL)))
+    members, known = range(min(len(problem.fleet.domains), POOL)), best([])
+    if (own := context.plan) is not None and all(problem.fleet.index(name) in members for name in own.domains):
+        known = best(evaluate(blind, context, [own]))
+    chosen = exact(blind, context, members, so_far=known) or known
     return best_of(problem, context, [chosen.plan]) if chosen is not None else None

@@ -56,6 +56,7 @@ class SearchBranches:
         self._floors: dict[Lot, Floats] = {lot: np.empty(0) for lot in LOTS}
         self._numbers: dict[Lot, Ints] = {lot: np.empty(0, dtype=np.int64) for lot in LOTS}
         self._looked: dict[Lot, int] = dict.fromkeys(LOTS, 0)
+        self._raised = set[int]()
 
     def find(self, *, check: Check) -> None:
         """Bound every lot. What `check` raises ends it."""
@@ -101,17 +102,20 @@ class SearchBranches:
         at = self._looked[lot]
         return float(self._floors[lot][at]) if at < len(self._floors[lot]) else np.inf
 
-    def look(self, lots: Sequence[Lot], limit: float, *, check: Check) -> Ints:
-        """Bound the branches of the next lots, as far as their floors are at most `limit`, and return which."""
-        first, most = len(self.codes), TOGETHER + sum(self._looked[lot] for lot in lots) // 4
+    def look(self, lots: Sequence[Lot], limit: float, *, check: Check, most: float = np.inf) -> Ints:
+        """Bound the branches of at most so many of the next lots, as far as their floors are at most `limit`, and
+        return which."""
+        first, most = len(self.codes), min(most, TOGETHER + sum(self._looked[lot] for lot in lots) // 4)
         values: list[Floats] = [self.bounds]
         codes: list[Ints] = [self.codes]
         try:
-            for _ in range(most):
+            for _ in range(int(most)):
                 lot = min(lots, key=self._next)
                 if self._next(lot) > limit or not np.isfinite(self._next(lot)):
                     break
                 number, at = int(self._numbers[lot][self._looked[lot]]), sum(map(len, codes))
+                if lot == "shared" and self._raise_floor(number, check):
+                    continue
                 bounds, code = self._shared(number, at, check) if lot == "shared" else self._pipelines(lot, number)
                 self._looked[lot] += 1
                 values.append(bounds)
@@ -120,6 +124,18 @@ class SearchBranches:
             self.bounds, self.codes = np.concatenate(values), np.concatenate(codes)
         check()
         return np.arange(first, len(self.codes))
+
+    def _raise_floor(self, number: int, check: Check) -> bool:
+        """Let the next lot of sharings have a closer floor, which takes a tenth of bounding it, and whether it is
+        the next no longer."""
+        if number in self._raised or not self.shards.is_time:
+            return False
+        self._raised.add(number)
+        floors, at = self._floors["shared"], self._looked["shared"]
+        floors[at] = max(floors[at], self.shards.least_s(self.shards.commons[number], check=check))
+        order = at + np.argsort(floors[at:], kind="stable")
+        floors[at:], self._numbers["shared"][at:] = floors[order], self._numbers["shared"][order]
+        return bool(order[0] != at)
 
     def left(self, lots: Sequence[Lot]) -> dict[Lot, Ints]:
         """Return the numbers of the lots not yet looked into."""

@@ -71,9 +71,9 @@ class Chain:
         return self.after_s + (self.splits.bound_s if self.splits is not None else 0.0)
 
     @property
-    def early_s(self) -> float:
-        """What no split's step can beat, without looking at which ends go with which splits: ten times as fast."""
-        return self.after_s if self._steps is None else self._steps.close_s + self._steps.least_end_s
+    def early_s(self) -> tuple[float, float]:
+        """What no split's step can beat, ten times as fast: however many are in flight, and with that."""
+        return (self.after_s,) * 2 if self._steps is None else (self._steps.paced_ending_s, self._steps.ending_s)
 
     @property
     def bound_s(self) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from strata.clock import Clock
-from strata.training.plan.exact.branches import CROSSING, LOTS, Lot
+from strata.training.plan.exact.branches import CROSSING, LOTS, TOGETHER, Lot
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import SearchResult
 from strata.training.plan.exact.search import Search
@@ -66,7 +66,7 @@ class RankedSearch(Search):
             is_nearer = branches.floor(lots) < (first if lots is CROSSING else min(first, worst))
             lacks_row = first == np.inf and (is_owed or worst == np.inf)
             if is_nearer and (branches.looked < most_lots or lacks_row):
-                self._look(lots, first)
+                self._look(lots, first, max(TOGETHER, most_lots - branches.looked))
                 continue
             if not np.isfinite(first):
                 break

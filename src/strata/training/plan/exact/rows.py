@@ -123,8 +123,7 @@ class _Row:
         plan, splits = self._whole
         if not np.isfinite(splits.bound_s):
             return np.inf, np.inf
-        close_s = Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
-        return close_s - splits.bound_s + splits.paced_s, close_s
+        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
 
     def most_hidden_s(self) -> float:
         """Return the longest that the shortest backward is in any split."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Ints
-from strata.clock import Clock
+from strata.clock import Check, Clock
 from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.training.plan.exact.branches import LOTS, Lot, SearchBranches
@@ -37,6 +38,9 @@ DIVE: Final = 3
 
 MOST_SPLITS: Final = 200
 """Layer splits of one chain that are built; where more could be better, the gap says so."""
+
+LATE_SHARE: Final = 0.05
+"""Of its time, what a search that is out of it may take for the plan that it built last."""
 
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
@@ -65,7 +69,7 @@ class Search:
         settings, until there is a plan. `chains` and `shards` are all pipelines and sharings of the members,
         unless these are given.
         """
-        self.needs_plan = needs_plan
+        self.needs_plan, self._started = needs_plan, clock()
         self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
         # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
         self.chains = chains or ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
@@ -156,6 +160,8 @@ class Search:
                 break
             if self._is_late() or fitting >= most or opened >= REFUSED * most:
                 self.result.stopped = True
+                if self._is_late() and plan < threshold:
+                    self._evaluate_late()
                 break
             # The first branches are evaluated at once, and each time as many again: a search that is stopped
             # has plans then, however many branches seem better than all that is built.
@@ -170,7 +176,7 @@ class Search:
             elif min(branch, floor) < min(plan, threshold) and not (opened >= dive and plan < threshold):
                 # Lots of very many units take seconds to look into: a first plan comes before.
                 if floor < branch and not (self.sharings.is_wide and opened < DIVE and len(left)):
-                    new = self._look(lots, min(branch, threshold))
+                    new = self._look(lots, min(branch, threshold), most_lots - branches.looked)
                     left = self._in_order(np.concatenate([left, new]), pick, best)
                 else:
                     first, is_closer = left[0], self._become_closer(int(left[0]))
@@ -194,10 +200,10 @@ class Search:
                 self._split(threshold)
         self.result.bound = min(branch, floor, plan, chain, sharing, self._unsplit, self._best(among), incumbent)
 
-    def _look(self, lots: Sequence[Lot], limit: float) -> Ints:
+    def _look(self, lots: Sequence[Lot], limit: float, most: float = np.inf) -> Ints:
         before = len(self.branches.codes)
         try:
-            return self.branches.look(lots, limit, check=self._check_time)
+            return self.branches.look(lots, limit, check=self._check_time, most=most)
         except OutOfTime:  # the loop sees it, too; what was looked into counts
             return np.arange(before, len(self.branches.codes))
 
@@ -313,9 +319,21 @@ class Search:
             self._built = [*batch, *self._built]
             heapq.heapify(self._built)
 
-    def evaluate(self, plans: Sequence[TrainingPlan]) -> None:
-        """Evaluate plans exactly and keep the best of each domain set. Raises OutOfTime with none of them kept."""
-        reports = self.problem.model.reports(plans, check=self._check_time)
+    def _evaluate_late(self) -> None:
+        """Evaluate the most promising plan that was built when time was out, which may be the best by far."""
+        until = self.clock() + LATE_SHARE * (self.deadline - self._started)
+
+        def check() -> None:
+            if self.clock() > until:
+                raise OutOfTime("the search")
+
+        with suppress(OutOfTime):  # its bound is part of what is not proved
+            self.evaluate([heapq.heappop(self._built)[2]], check=check)
+
+    def evaluate(self, plans: Sequence[TrainingPlan], *, check: Check | None = None) -> None:
+        """Evaluate plans exactly and keep the best of each domain set. What `check` raises (OutOfTime, unless it
+        is given) ends it with none of them kept."""
+        reports = self.problem.model.reports(plans, check=check or self._check_time)
         self.result.evaluated += len(plans)
         for plan, report in zip(plans, reports, strict=True):
             if not np.isfinite(report.step_time_s):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,6 +72,16 @@ class ShapeBounds:
         most = np.minimum(most, np.maximum(even, fuller))
         most = np.where(left_s >= work * (1 - 1e-12), np.floor(most * (1 + 1e-12) + 1e-9), 0.0)
         return np.asarray(np.maximum(0.0, most) * self.samples[:, None])
+
+
+class Rates(NamedTuple):
+    """What domains do at most in a common setting, arrays [domains]."""
+
+    samples_per_s: Floats
+    sample_usd: Floats
+    """What a sample costs at least."""
+    first_s: Floats
+    """What one microbatch takes at least."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +153,18 @@ class Shapes:
         shapes, rows = self._fitting(unit, common)
         return [shapes.config(row, common) for row in rows.tolist()]
 
-    def rates(
-        self, members: Sequence[int], *, check: Check = unlimited
-    ) -> dict[CommonConfig, tuple[Floats, Floats]]:
-        """Return by what pipelines have in common the samples a second that each of some domains does at most, and
-        what a sample costs there at least [USD]."""
+    def rates(self, members: Sequence[int], *, check: Check = unlimited) -> dict[CommonConfig, Rates]:
+        """Return by what pipelines have in common what each of some domains does at most."""
         problem = self.problem
         domains = [problem.fleet.domains[i] for i in members]
         usd_per_s = np.array([(domain.price_usd_per_device_hour or 0.0) / 3600 for domain in domains])
-        rates: dict[CommonConfig, tuple[Floats, Floats]] = {}
+        rates: dict[CommonConfig, Rates] = {}
         slots: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         for shapes in self._configs.values():
             ways = {(c.tensor_parallel, c.context_parallel): c for c in shapes}
             for size in problem.microbatch_sizes:
                 check()
-                best, least_usd = np.zeros(len(domains)), np.full(len(domains), np.inf)
+                best, (least_usd, first_s) = np.zeros(len(domains)), np.full((2, len(domains)), np.inf)
                 for way, shape in ways.items():
                     if way not in slots:
                         room = np.array([problem.slots(domain, *way) for domain in domains], dtype=float)
@@ -164,10 +172,11 @@ class Shapes:
                     config = replace(shape, microbatch_size=size)
                     work_s = problem.compute_cost(config).work_s[list(members)]
                     best = np.maximum(best, slots[way][0] / work_s)
+                    first_s = np.minimum(first_s, work_s)
                     # Where the speed is not known no work is done, whatever it costs.
                     usd = np.multiply(slots[way][1], work_s, where=np.isfinite(work_s), out=work_s.copy())
                     least_usd = np.minimum(least_usd, usd)
-                rates[config.common] = best * size, least_usd / size
+                rates[config.common] = Rates(best * size, least_usd / size, first_s)
         return rates
 
     def _alike(self, unit: Unit, common: CommonConfig, shapes: _Whole, rows: Ints) -> ShapeBounds:

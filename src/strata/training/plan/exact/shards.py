@@ -20,6 +20,7 @@ from strata.simulate.collective import eta
 from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.groups import UnitGroups
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shapes import Rates
 from strata.training.plan.exact.sharing_plans import EVERY, DataParallelPlan, SharingPlans, Way
 from strata.training.plan.exact.tables import ShapeTables
 from strata.training.plan.exact.unit import Units
@@ -28,6 +29,8 @@ from strata.workload.plan import TrainingPlan
 
 LEVELS: Final = 24
 """Levels of hidden time that a sharing's own bound is looked for in."""
+
+ROUNDING: Final = 1 - 1e-12
 
 CLOSE: Final = 2e-5
 """How close, as a share."""
@@ -41,7 +44,7 @@ class ShardSpace(UnitGroups):
         super().__init__(problem, members)
         # Copies that are fixed add up from shapes of any speed.
         self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
-        self._known_rates: dict[CommonConfig, tuple[Floats, Floats]] = {}
+        self._known_rates: dict[CommonConfig, Rates] = {}
 
     @cached_property
     def ways(self) -> tuple[Way, ...]:
@@ -80,7 +83,8 @@ class ShardSpace(UnitGroups):
 
         n domains work at the rates of the n fastest at best, and D units are joined by the links of the D that are
         best joined. What hides of their sum is part of the work: T >= R eta + max(0, sum - R) / local steps, where
-        R is what the batch takes at those rates.
+        R is what the batch takes at those rates, and no less than a microbatch takes in the slowest of the D units
+        that are fastest with one.
         """
         if not self.groups:
             return {}
@@ -90,10 +94,11 @@ class ShardSpace(UnitGroups):
             sums_s = np.minimum.accumulate(sums_s)  # a unit may have several domains
         sums_s, floors = sums_s[: len(self.members) - 1], {}
         sum_usd = float(self._sum_usd.min()) / max(job.gradient_compression)
-        for common, (rate, sample_usd) in rates.items():
+        for common, (rate, sample_usd, first_s) in rates.items():
             together = np.cumsum(np.sort(rate)[::-1])[1:]
             is_able = together > 0
-            work_s, sum_s = job.global_batch / together[is_able], sums_s[is_able]
+            work_s = np.maximum(job.global_batch / together[is_able], np.sort(first_s)[1:][is_able] * ROUNDING)
+            sum_s = sums_s[is_able]
             every = job.local_steps if common.holds_outer else (1,)
             least_s = min(
                 float((work_s * eta(steps) + np.maximum(0.0, sum_s - work_s) / steps).min(initial=np.inf))
@@ -103,7 +108,7 @@ class ShardSpace(UnitGroups):
             floors[common] = least_s, batch_usd + sum_usd / max(every)
         return floors
 
-    def _rates(self, check: Check = unlimited) -> dict[CommonConfig, tuple[Floats, Floats]]:
+    def _rates(self, check: Check = unlimited) -> dict[CommonConfig, Rates]:
         if not self._known_rates:
             self._known_rates = self._units.shapes.rates(self.members, check=check)
         return self._known_rates
@@ -295,6 +300,11 @@ class ShardSpace(UnitGroups):
             heapq.heapreplace(left, (max(least_s, closer_s), number, common, True))
         return np.inf
 
+    def least_s(self, common: CommonConfig, *, check: Check = unlimited) -> float:
+        """Return a bound on the step time of any sharing with this common setting, closer than `floors`."""
+        sum_s = self.least_sum_s(max(self.problem.job.gradient_compression))
+        return self._least_of_any(common, sum_s, check)[0]
+
     def _least_of_any(self, common: CommonConfig, sum_s: Floats, check: Check) -> tuple[float, int]:
         """Return the least step time of any units, and the local steps that it is for."""
         table, ways = self._tables.of(common, check), self.problem.job.local_steps if common.holds_outer else (1,)
@@ -329,7 +339,7 @@ class ShardSpace(UnitGroups):
         if not self._is_priced:
             return np.zeros(len(self.groups))
         sample_usd = np.full(len(self.problem.fleet.domains), np.inf)
-        sample_usd[list(self.members)] = self._rates()[common][1]
+        sample_usd[list(self.members)] = self._rates()[common].sample_usd
         return np.asarray(self.problem.job.global_batch * np.where(self._domains, sample_usd, np.inf).min(axis=1))
 
     @property
