@@ -29,7 +29,13 @@ def _loaded(program: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def _needing_torch(program: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.real("torch")] if "\nimport torch\n" in program.read_text() else []
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(program, id=program.stem, marks=_needing_torch(program)) for program in PROGRAMS]
+)
 def test_a_program_of_the_benchmarks_finds_all_that_it_imports(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
