@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.control.forecast import Forecast
-from strata.control.rollouts import DECISIONS, SURE, Moving, Rollouts
+from strata.control.rollouts import DECISIONS, LEAST, SURE, Moving, Rollouts
 
 HOME, AWAY = 0, 1
 ALL = np.ones(2, dtype=bool)
@@ -58,6 +58,12 @@ def test_a_gain_that_futures_disagree_on_is_not_sure():
 def test_nobody_goes_to_where_weights_cannot_be_moved():
     made = rollouts([(0.5, 0.5), (0.5, 0.0)], leaves_down=False)
     assert made.surely(AWAY, ALL, base=AWAY)[HOME] == -np.inf
+
+
+def test_staying_is_worth_more_than_going_after_noise_however_little_that_loses():
+    noise = np.random.default_rng(0).uniform(0.7, 1.0, (40, 2))
+    made = rollouts([*noise, (0.78, 0.9)], pause=0.23)
+    assert 0 < made.surely(HOME, ALL, base=AWAY)[HOME] < LEAST
 
 
 @given(RATES)

@@ -99,12 +99,16 @@ class Rollouts:
         return np.where(can_go[:, None], sums, -np.inf)
 
     def surely(self, current: int, legal: Bools, *, base: int) -> Floats:
-        """Return what each plan [P] surely earns more than `base`, which must be one to go to; 0 for that."""
+        """Return what each plan [P] surely earns more than `base`, which must be one to go to; 0 for that.
+
+        Staying needs no LEAST: a base that goes after noise loses less than that at a time, and at every time.
+        """
         earned = self.earned(current, legal)
         there = np.isfinite(earned[:, 0])
         more = earned[there] - earned[base]
         result = np.full(len(earned), -np.inf)
-        result[there] = more.mean(axis=1) - SURE * more.std(axis=1) / np.sqrt(FUTURES) - LEAST
+        least = np.where(np.arange(len(earned)) == current, 0.0, LEAST)[there]
+        result[there] = more.mean(axis=1) - SURE * more.std(axis=1) / np.sqrt(FUTURES) - least
         result[base] = 0.0
         return result
 
