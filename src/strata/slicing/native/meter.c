@@ -7,8 +7,10 @@
 #define MOST_SKIPPED_WITHIN 40u /* and while it uses less than its share */
 #define SHORT_NS 50000u    /* launches so short, and so soon behind each other, that marks would slow the program down */
 #define SOON_NS 100000u
+#define LONG_NS 1000000u   /* so much of a launch counts in the average: longer ones show themselves where no mark does */
 #define REMEMBERS 64       /* launches that an average goes back */
 #define LATER_NS 20000u    /* a mark that the device reaches so much later than it can is behind work that was under way */
+#define HELD_NS 20000u     /* a call that records a mark takes 2 to 5 us: one that took so long was held up */
 #define CLOCK_DRIFT 1e-4   /* by how much the device's clock may run faster than ours */
 
 enum { NOT_READY = 600 };
@@ -33,6 +35,7 @@ static void forget(struct meter *meter, void *context) {
     }
     meter->head = meter->tail = 1; // no mark has the number 0
     meter->known = meter->uncovered = 0;
+    meter->is_sparse = false;
     meter->known_ns = 0;
     meter->context = context;
 }
@@ -60,7 +63,7 @@ static void know(struct meter *meter, uint32_t number) {
     meter->known_ns = reached;
 }
 
-static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
+static bool put(struct meter *meter, void *stream, bool is_late, bool is_begin) {
     int (*make)(void **, unsigned) = (int (*)(void **, unsigned))quota_call(&create);
     int (*tell)(void *, void *) = (int (*)(void *, void *))quota_call(&record);
     struct mark *mark = mark_at(meter, meter->head);
@@ -83,18 +86,22 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_idle) {
         return false;
     mark->stream = stream;
     mark->recorded_ns = now;
+    mark->returned_ns = quota_now_ns();
     mark->launch_ns = 0;
     mark->launches = meter->uncovered;
     mark->is_late = is_late;
-    mark->is_idle = is_idle;
+    mark->is_sparse = meter->is_sparse;
+    mark->is_begin = is_begin;
     meter->uncovered = 0;
+    meter->is_sparse = false;
     meter->head++;
     return true;
 }
 
-/* Whether the device was still at work when this mark was recorded, and so reached it later. */
-static bool was_busy(struct meter *meter, uint32_t number) {
-    return reached_ns(meter, number) > mark_at(meter, number)->recorded_ns + LATER_NS;
+/* For how long the device was still at work when this mark was recorded, and so reached it later; 0: it may have been idle. */
+static uint64_t busy_ns(struct meter *meter, uint32_t number) {
+    uint64_t later = reached_ns(meter, number) - mark_at(meter, number)->recorded_ns;
+    return later > LATER_NS ? later : 0;
 }
 
 /* What the device did between a mark, which is over, and the one before. */
@@ -105,13 +112,18 @@ static uint64_t worked_ns(struct meter *meter, uint32_t number) {
     if (!mark->launches)
         return 0;
     uint64_t span = span_ns(meter, number - 1, number), average = mark->launches * meter->average_ns;
-    if (mark->is_late && was_busy(meter, number))
+    uint64_t busy = mark->is_late ? busy_ns(meter, number) : 0;
+    if (busy)
         mark->launch_ns = 0;
-    else if (mark->is_late)
-        return span < average ? span : average;
+    if (mark->is_late && (mark->is_sparse || !busy)) {
+        // Some of the span the device was idle, whatever it did at the end; of that the average leaves out the longer part.
+        busy = busy < span ? busy : span;
+        uint64_t longer = busy > LONG_NS ? busy - LONG_NS : 0;
+        return longer + (span - longer < average ? span - longer : average);
+    }
     span -= span < before->launch_ns ? span : before->launch_ns;
-    if (before->is_idle)
-        meter->average_ns += ((int64_t)span - (int64_t)meter->average_ns) / REMEMBERS;
+    if (before->is_begin)
+        meter->average_ns += ((int64_t)(span < LONG_NS ? span : LONG_NS) - (int64_t)meter->average_ns) / REMEMBERS;
     return span;
 }
 
@@ -162,27 +174,32 @@ bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *
     meter->is_begun = false;
     meter->is_skipped =
         is_over && is_soon && !launch->is_long && stream == meter->stream && meter->uncovered < meter->skips;
+    meter->is_sparse |= meter->is_skipped;
     if (meter->is_skipped)
         return is_idle;
     // With nothing behind the last mark and that not over, the device goes straight on to this launch.
-    meter->is_begun = (is_over || (stream != meter->stream && !meter->uncovered)) && put(meter, stream, true, is_idle);
-    meter->begun_ns = meter->is_begun ? quota_now_ns() : 0;
+    meter->is_begun = (is_over || (stream != meter->stream && !meter->uncovered)) && put(meter, stream, true, true);
     meter->stream = stream;
     return is_idle;
 }
 
 void meter_after(struct meter *meter, bool is_long) {
-    struct mark *last = mark_at(meter, meter->head - 1);
-    if (meter->is_begun) {
-        last->launch_ns = quota_now_ns() - meter->begun_ns;
+    struct mark *begin = meter->is_begun ? mark_at(meter, meter->head - 1) : NULL;
+    if (begin) {
+        begin->launch_ns = quota_now_ns() - begin->returned_ns;
         // At random, or a loop's same kernel would always be the one that is measured.
         meter->random = meter->random * 1664525u + 1013904223u;
-        bool is_short = last->is_idle && meter->average_ns < SHORT_NS;
-        meter->skips = is_short ? (meter->random >> 8) % (meter->most_skipped + 1) : 0;
+        meter->skips = meter->average_ns < SHORT_NS ? (meter->random >> 8) % (meter->most_skipped + 1) : 0;
     }
     meter->uncovered++;
-    if (is_long || meter->is_begun || (meter->uncovered >= MOST_UNCOVERED && !meter->is_skipped))
+    if (is_long || begin || (meter->uncovered >= MOST_UNCOVERED && !meter->is_skipped))
         cover(meter, false);
+    struct mark *end = mark_at(meter, meter->head - 1);
+    // Where this thread lost its processor meanwhile, the device was idle for some of the time between the two.
+    if (begin && end != begin)
+        end->is_late = end->is_sparse =
+            begin->returned_ns - begin->recorded_ns > HELD_NS ||
+            end->returned_ns - begin->returned_ns - begin->launch_ns > HELD_NS;
 }
 
 uint64_t meter_queued_since_ns(const struct meter *meter, void *stream) {

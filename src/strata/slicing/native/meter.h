@@ -6,7 +6,8 @@
  * may be over too, nobody knows since when: unless the next mark was reached later than it was recorded, which shows that
  * they still ran, they are charged what launches take on the average. Of short launches that the device waits for, again
  * and again, some at random have no mark at all, since marks cost the program more than its launches: more of them while the
- * slice uses less than its share.
+ * slice uses less than its share. They are charged the average, too, and of a long one among them what it worked on when the
+ * next mark was recorded; so are those between whose marks the program was held up.
  */
 #ifndef STRATA_QUOTA_METER_H
 #define STRATA_QUOTA_METER_H
@@ -17,11 +18,12 @@
 
 struct mark {
     void *event, *stream;
-    uint64_t recorded_ns; /* before the call */
+    uint64_t recorded_ns, returned_ns; /* before the call and behind it */
     uint64_t launch_ns; /* what the call of the launch behind it took, if the device waited for that */
     uint32_t launches;  /* since the mark before */
     bool is_late;       /* recorded some time behind them: the device may have run dry meanwhile */
-    bool is_idle;       /* nothing was under way: reached at once */
+    bool is_sparse;     /* the device waited for some of those launches, and was idle in between */
+    bool is_begin;      /* the launch behind it is measured by itself */
 };
 
 struct meter {
@@ -32,8 +34,9 @@ struct meter {
     uint32_t skips, most_skipped, random; /* skips: so many may have no mark, drawn at random */
     bool is_begun;       /* the launch that is being made has a mark before it */
     bool is_skipped;     /* and this: none at all */
+    bool is_sparse;      /* of those behind the last mark, too */
     void *context, *stream;
-    uint64_t launched_ns, charged_ns, begun_ns; /* begun: behind the mark before the launch that is being made */
+    uint64_t launched_ns, charged_ns;
     uint64_t average_ns; /* a launch's time */
     uint64_t known_ns;
     struct mark marks[METER_MARKS];

@@ -22,11 +22,14 @@
 #define SWITCH_NS 165000ull
 #define LAUNCH_NS 4000ull       /* what a launch costs the program, before the device knows of it */
 #define RECORD_NS 5400ull       /* and an event: a launch between two took 10.8 us more on an H100 */
-#define EARLY_NS 2000ull        /* so long before the call returns the device knows of it */
+#define EARLY_NS 2000ull        /* so long before either call returns the device knows of it */
+#define START_NS 1500ull        /* what start and end of a kernel take of an H200 */
 /* Assumed, since an H100's shares were off by half where the library took none of it into account: */
 #define DELAYED 1e-3            /* of the calls, which the kernel holds up for DELAY_NS before they return */
 #define DELAY_NS 40000ull
 #define DRIFT 3e-5              /* of the device's clock */
+#define LOST 5e-4               /* of the calls, where others want the processors, too: the thread waits for one */
+#define MEAN_LOST_NS 2e6
 #define US 1000ull
 #define MS 1000000ull
 #define S 1000000000ull
@@ -51,6 +54,7 @@ struct tenant {
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
     void (*begin_sync)(void), (*end_sync)(void);
     uint64_t random, begins_ns;
+    double lost; /* of its calls: after how many it waits for a processor */
     /* of the device */
     struct item queue[QUEUE];
     unsigned head, tail, kernels;
@@ -137,7 +141,6 @@ static void enqueue(struct tenant *tenant, struct item item) {
 _Atomic bool quota_cannot_wipe;
 void quota_notice_fork_slow(void) {}
 uint64_t quota_now_ns(void) { return now; }
-void quota_sleep_ns(uint64_t span_ns) { sleep_until(now + span_ns); }
 void quota_wait(unsigned turns) { (void)turns; sleep_until(now + US); }
 void *quota_wiped(size_t bytes) { return calloc(1, bytes); }
 _Atomic(const struct quota_limits *) quota_limits_read;
@@ -168,14 +171,23 @@ static double uniform(struct tenant *tenant) {
     return (double)(tenant->random >> 11) / (double)(1ull << 53);
 }
 
+/* How long a thread loses its processor to others, at any of a program's calls. */
+static uint64_t lost_ns(void) {
+    bool is_lost = now_running->lost && uniform(now_running) < now_running->lost;
+    return is_lost ? (uint64_t)(2 * MEAN_LOST_NS * uniform(now_running)) : 0;
+}
+
+void quota_sleep_ns(uint64_t span_ns) { sleep_until(now + span_ns + lost_ns()); }
+
 static int launch_kernel(void) {
     uint64_t begun = now;
     while (now_running->kernels >= DEPTH)
         sleep_until(now + 20 * US);
-    sleep_until(now + LAUNCH_NS);
-    now_running->blocked_ns = now - begun;
-    enqueue(now_running, (struct item){now_running->next_ns, NULL});
+    sleep_until(now + LAUNCH_NS - EARLY_NS + lost_ns());
+    enqueue(now_running, (struct item){now_running->next_ns + START_NS, NULL});
     now_running->kernels++;
+    sleep_until(now + EARLY_NS + lost_ns());
+    now_running->blocked_ns = now - begun;
     return 0;
 }
 
@@ -187,10 +199,10 @@ static int create_event(uint64_t **event, unsigned flags) {
 
 static int record_event(uint64_t *event, void *stream) {
     (void)stream;
-    sleep_until(now + RECORD_NS - EARLY_NS);
+    sleep_until(now + RECORD_NS - EARLY_NS + lost_ns());
     *event = UINT64_MAX;
     enqueue(now_running, (struct item){0, event});
-    sleep_until(now + EARLY_NS + (uniform(now_running) < DELAYED ? DELAY_NS : 0));
+    sleep_until(now + EARLY_NS + (uniform(now_running) < DELAYED ? DELAY_NS : 0) + lost_ns());
     return 0;
 }
 
@@ -311,11 +323,29 @@ static void sparse(struct tenant *tenant) {
     sleep_until(now + 80 * US);
 }
 
+static void compute(uint64_t span_ns) {
+    sleep_until(now + span_ns + lost_ns());
+}
+
 /* The device waits for launches, as for an eager trainer's: tests/slicing/gpu has this program, too. */
 static void host_bound(struct tenant *tenant) {
     for (int at = 0; at < 50; at++) {
         launch(tenant, (at < 40 ? 10 : at < 48 ? 30 : 150) * US);
-        sleep_until(now + 24 * US);
+        compute(20 * US);
+    }
+    wait_for_device(tenant);
+}
+
+static void host_bound_busy(struct tenant *tenant) {
+    tenant->lost = LOST;
+    host_bound(tenant);
+}
+
+/* A kernel in fifty is long: most of them have no mark before or behind. */
+static void host_bound_long(struct tenant *tenant) {
+    for (int at = 0; at < 50; at++) {
+        launch(tenant, uniform(tenant) < 0.02 ? 700 * US : 10 * US);
+        compute(20 * US);
     }
     wait_for_device(tenant);
 }
@@ -360,8 +390,14 @@ static const struct plan {
     {"20 us every 84 us", {{sparse, 30, 0, 0, 0}}},
     {"800 us every 5.1 ms", {{reading, 30, 0, 0, 0}}},
     {"host-bound", {{host_bound, 0, 0, 0, 0}}},
+    {"host-bound", {{host_bound, 10, 0, 0, 0}}},
     {"host-bound", {{host_bound, 30, 0, 0, 0}}},
     {"host-bound", {{host_bound, 70, 0, 0, 0}}},
+    {"host-bound, busy processors", {{host_bound_busy, 0, 0, 0, 0}}},
+    {"host-bound, busy processors", {{host_bound_busy, 10, 0, 0, 0}}},
+    {"host-bound, busy processors", {{host_bound_busy, 30, 0, 0, 0}}},
+    {"host-bound, 2 % of 0.7 ms", {{host_bound_long, 30, 0, 0, 0}}},
+    {"host-bound, 2 % of 0.7 ms", {{host_bound_long, 60, 0, 0, 0}}},
     {"two tenants", {{steps, 50, 0, 0, 0}, {steps, 50, 0, 0, 0}}},
     {"two tenants, unequal", {{steps, 30, 0, 0, 0}, {steps, 60, 0, 0, 0}}},
     {"two tenants, mixed", {{mixed, 30, 0, 0, 0}, {spread, 50, 0, 0, 0}}},
