@@ -73,7 +73,10 @@ class Alternative(Generic[Choice]):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Choice]):
-    """A scheduler's answer. `choice` is None when nothing fits; `reasons` then name the smallest relaxation."""
+    """A scheduler's answer. `choice` is None when nothing fits; `reasons` then name the smallest relaxation.
+
+    omitted: how many more alternatives there are, where not all were asked for.
+    """
 
     choice: Choice | None
     alternatives: tuple[Alternative[Choice], ...]
@@ -82,6 +85,7 @@ class Decision(Generic[Choice]):
     inputs_digest: str
     seed: int
     elapsed_s: float
+    omitted: int = 0
 
 
 UNHASHED: Final = "unhashed"

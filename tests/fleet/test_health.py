@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.fleet.health import MIN_COHORT, WINDOW_S, DeviceReading, Health, Sample, of_faults, score, slow, weight
+from strata.fleet.health import (
+    MIN_COHORT,
+    WINDOW_S,
+    DeviceReading,
+    Health,
+    Sample,
+    of_faults,
+    outliers,
+    score,
+    slow,
+    weight,
+)
 from strata.fleet.local import Aer
 
 RATES = st.lists(st.floats(1.0, 1.1), min_size=MIN_COHORT, max_size=16)
@@ -83,12 +93,13 @@ def test_a_link_that_was_slow_while_the_card_was_idle_is_no_fault(before: Device
 
 
 def test_cohorts_of_one_model_are_judged_apart() -> None:
-    rates = [*((f"a{i}", 0.9, "one") for i in range(5)), *((f"b{i}", 0.6, "other") for i in range(4))]
-    times = [i * 30.0 for i in range(11)]
-    samples = [Sample(t, uuid, "H100", rate, cohort=cohort) for t in times for uuid, rate, cohort in rates]
-    assert slow(samples, 300.0) == ()
-    slower = [replace(each, rate=0.5) if each.uuid == "a4" else each for each in samples]
-    assert [each.uuid for each in slow(slower, 300.0)] == ["a4"]
+    cohorts = {
+        ("H100", "one"): {f"a{i}": 0.9 for i in range(5)},
+        ("H100", "other"): {f"b{i}": 0.6 for i in range(4)},
+    }
+    assert outliers(cohorts, "clock") == []
+    cohorts["H100", "one"]["a4"] = 0.5
+    assert [(each.uuid, each.what) for each in outliers(cohorts, "clock")] == [("a4", "clock")]
 
 
 def test_old_errors_of_a_first_reading_do_not_count() -> None:

@@ -29,7 +29,7 @@ _STATE: Final = ("health", "faults", "bus_id", "board", "numa_node", "utilisatio
 @output_option
 @click.option("--node", help="Name of this node.  [default: $NODE_NAME, else the host's name]")
 @click.option("--every", default="10s", help="How often the vendors' tools are asked.")
-@click.option("--heartbeat", default="30s", help="How often it publishes when nothing changes.")
+@click.option("--heartbeat", default="150s", help="How often it publishes when nothing changes.")
 @click.option("--benchmark", is_flag=True, help="Measure idle devices first, by torch: seconds for each.")
 @click.option(
     "--probe-every", metavar="TIME", help="Measure idle devices shortly, again and again, to find slow ones."

@@ -186,8 +186,7 @@ def _grown(now: int | None, before: int | None) -> int:
 class Sample:
     """What a device did at one time, of work that keeps the card busy: a job's own step, or a benchmark.
 
-    rate: any measure of work per second, the same for a whole cohort (FLOP/s, steps/s, or a clock at one work).
-    power_w: None if unknown. cohort: what devices of a model have in common besides it, such as the job.
+    rate: any measure of work per second, the same for all of a model (FLOP/s, steps/s). power_w: None if unknown.
     """
 
     at_s: float
@@ -195,7 +194,6 @@ class Sample:
     model: str
     rate: float
     power_w: float | None = None
-    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +206,11 @@ class Slow:
     share: float
 
 
-_Series = dict[tuple[str, str, str], list[tuple[float, float]]]
-"""Values with their times, by model, cohort and device."""
+_Series = dict[tuple[str, str], list[tuple[float, float]]]
+"""Values with their times, by model and device."""
+
+Cohorts = Mapping[tuple[str, str], Mapping[str, float]]
+"""A figure of each device, by model and what the devices have in common besides it, such as the job."""
 
 
 def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S) -> tuple[Slow, ...]:
@@ -224,28 +225,31 @@ def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S)
     for sample in samples:
         if not (now_s - window_s < sample.at_s <= now_s and math.isfinite(sample.rate) and sample.rate >= 0):
             continue
-        key = sample.model, sample.cohort, sample.uuid
+        key = sample.model, sample.uuid
         rates[key].append((sample.at_s, sample.rate))
         if sample.power_w is not None and math.isfinite(sample.power_w) and sample.power_w > 0:
             per_watt[key].append((sample.at_s, sample.rate / sample.power_w))
-    outliers = [*_outliers(per_watt, "rate-per-watt", window_s), *_outliers(rates, "rate", window_s)]
     worst: dict[str, Slow] = {}
-    for device in outliers:
+    for device in (
+        *outliers(_medians(per_watt, window_s), "rate-per-watt"),
+        *outliers(_medians(rates, window_s), "rate"),
+    ):
         if device.uuid not in worst or device.share <= worst[device.uuid].share:
             worst[device.uuid] = device
     return tuple(sorted(worst.values(), key=lambda device: (device.share, device.uuid)))
 
 
-def _outliers(
-    samples: _Series,
-    what: Literal["rate", "rate-per-watt"],
-    window_s: float,
-) -> list[Slow]:
+def _medians(samples: _Series, window_s: float) -> Cohorts:
     cohorts: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for (model, cohort, uuid), series in samples.items():
+    for (model, uuid), series in samples.items():
         times = [at for at, _ in series]
         if len(series) >= MIN_SAMPLES and max(times) - min(times) >= COVERED * window_s:
-            cohorts[model, cohort][uuid] = statistics.median(value for _, value in series)
+            cohorts[model, ""][uuid] = statistics.median(value for _, value in series)
+    return cohorts
+
+
+def outliers(cohorts: Cohorts, what: Literal["rate", "rate-per-watt", "clock"]) -> list[Slow]:
+    """Return the devices whose figure lies far below that of their cohort."""
     devices = []
     for (model, _), medians in cohorts.items():
         middle = statistics.median(medians.values())

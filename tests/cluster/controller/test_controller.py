@@ -12,6 +12,7 @@ import pytest
 from strata.cluster.api import jobs, kinds
 from strata.cluster.api.actions import Action, Apply, Delete, Event, Patch
 from strata.cluster.api.applier import Failure
+from strata.cluster.api.crd.fields import MOST_BESIDE
 from strata.cluster.api.jobs import at
 from strata.cluster.api.kinds import annotations_of
 from strata.cluster.api.placement_annotation import CHECKPOINT
@@ -93,6 +94,17 @@ def test_the_claim_of_a_job_says_what_was_decided_and_goes_with_it() -> None:
     assert claim["spec"]["devices"] == 4
     assert claim["status"]["conditions"][0]["status"] == "True"
     assert claim["status"]["model"] == A100
+
+
+def test_the_claim_of_a_gang_with_a_place_stays_small_among_hundreds_of_nodes_and_counts_the_rest() -> None:
+    cluster = Cluster(**{f"n{i:03}": A100 for i in range(MOST_BESIDE + 20)})
+    cluster.put(kinds.JOB, objects.job("train", pods=3, devices=8))
+    cluster.put(kinds.JOB, objects.job("big", pods=1000, devices=8))
+    cluster.step()
+    status = cluster.objects["ComputeClaim", "job-train"]["status"]
+    assert (len(status["nodes"]), status["nodesOmitted"]) == (MOST_BESIDE, 17)
+    refused = cluster.objects["ComputeClaim", "job-big"]["status"]
+    assert (len(refused["nodes"]), "nodesOmitted" in refused) == (MOST_BESIDE + 20, False)
 
 
 def test_jobs_of_one_step_never_share_a_device_and_go_by_priority() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.api.kinds import COMPUTE_NODE, NODE
+from strata.cluster.cache.informer import STALE_S
 from strata.cluster.controller.healing import Healing, HealingPolicy, HealingView, heal, owned
 from strata.cluster.controller.isolation_state import (
     STANDING,
@@ -233,7 +234,7 @@ def test_a_node_that_is_not_heard_of_keeps_its_standing_whatever_its_clock_says(
     world.health("n1", 0.0, "xid-79")  # known, but old by the time it is looked at
     world.received_s["n1"] = T0
     world.health("n0")
-    healing = world.step(T0 + 181)
+    healing = world.step(T0 + STALE_S + 1)
     assert (healing.silent, world.out()) == (("n0", "n1"), {"n0"})
     assert world.step(T0 + 100 * HOLD_S).silent == ("n0", "n1")
     assert world.out() == {"n0"}
@@ -246,7 +247,7 @@ def test_silence_does_not_count_as_being_well() -> None:
     world.health("n0")
     world.step(T0 + 1)
     world.is_silent = {"n0"}
-    world.step(T0 + 300)
+    world.step(T0 + 400)
     world.is_silent = set()
     world.step(T0 + HOLD_S + 100)
     assert world.out() == {"n0"}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+from strata.cluster.agent.daemon import Agent
 from strata.cluster.controller.sub_health import SubHealthReport, Window
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import DeviceLoad, Fingerprint, Probe
+from strata.fleet.health import DeviceReading
 from tests.cluster.builders import node as node_state
 from tests.cluster.controller.healed_cluster import T0
 
@@ -90,3 +94,35 @@ def test_clocks_of_different_work_are_not_compared_nor_those_of_nobodys_devices(
 def test_a_load_published_again_is_no_new_sample() -> None:
     together = dict.fromkeys(range(4), "Job/default/train")
     assert at_work({"n1": 0.9, "n2": 0.6}, together, again=True) == SubHealthReport()
+
+
+def test_a_device_with_a_lower_clock_is_found_by_what_agents_publish_and_stays_found() -> None:
+    """At the agents' own pace, readings every ten seconds: the first ten minutes are for evidence."""
+    window, agents = Window(), [Agent(rng=random.Random(i)) for i in range(4)]
+    for at_s in range(0, 3600, 10):
+        for i, agent in enumerate(agents):
+            clock = 0.5 if i == 0 else 0.9 + at_s % 50 / 1000
+            reading = DeviceReading(float(at_s), utilisation=1.0, sm_clock_share=clock)
+            fingerprint = node_state(f"n{i}", count=1).fingerprint
+            agent.collected(Collected(fingerprint, {fingerprint.devices[0].uuid: reading}))
+            if (told := agent.take(float(at_s))) is not None:
+                agent.published(float(at_s))
+                window.add(told, float(at_s), {0: "Job/default/train"})
+        slow = window.look(float(at_s)).slow
+        assert not slow or at_s >= 300
+        assert [(each.uuid, each.what) for each in slow] == [("n0-0", "clock")] or at_s <= 660
+
+
+def test_what_a_device_did_for_another_gang_is_not_held_against_it() -> None:
+    window, name = Window(), "n1"
+    found = node_state(name, count=5).fingerprint
+    for i in range(30):
+        shares = (0.9, 0.91, 0.89, 0.92, 0.4)
+        devices = tuple(
+            replace(device, load=DeviceLoad(i + 1, share, share))
+            for device, share in zip(found.devices, shares, strict=True)
+        )
+        gangs = dict.fromkeys(range(5), "Job/a/new" if i >= 20 else "Job/a/old")
+        window.add(replace(found, devices=devices), T0 + i * 30.0, gangs)
+        report = window.look(T0 + i * 30.0)
+        assert [each.uuid for each in report.slow] == (["n1-4"] if 10 <= i < 20 else [])

@@ -31,13 +31,16 @@ JITTER: Final = 0.1
 class PublishInterval:
     """How often it publishes: at once when something changed, else by the heartbeat.
 
-    gap_s: at least, between two publications. backoff_s: after the first failure; doubled at each, up to the
-    heartbeat. hold_s: how long a fault stays that does not need a reset; one that does stays until a restart.
+    probed_s: sooner, where devices were probed. gap_s: at least, between two publications. backoff_s: after the
+    first failure; doubled at each, up to longest_s. hold_s: how long a fault stays that does not need a reset; one
+    that does stays until a restart.
     """
 
-    heartbeat_s: float = 30.0
+    heartbeat_s: float = 150.0
+    probed_s: float = 30.0
     gap_s: float = 0.25
     backoff_s: float = 0.5
+    longest_s: float = 30.0
     hold_s: float = 600.0
 
 
@@ -59,7 +62,8 @@ class Agent:
         self._published: Fingerprint | None = None
         self._failures = 0
         self._not_before_s = -math.inf
-        self._heartbeat_s = -math.inf
+        self._told_s = -math.inf
+        self._spread = 1.0
 
     def collected(self, new: Collected) -> None:
         """Take a collection. A device that a tool which answers shows no more has dropped off: it stays, lost.
@@ -137,8 +141,12 @@ class Agent:
         current = self.now(now_s)
         if current is None or self._taken is not None:
             return math.inf
-        has_news = self._published is None or _steady(current) != _steady(self._published)
-        return max(self._not_before_s, -math.inf if has_news else self._heartbeat_s)
+        before, wait_s = self._published, self.pace.heartbeat_s
+        if before is None or _steady(current) != _steady(before):
+            return self._not_before_s
+        if any(now.probe != then.probe for now, then in zip(current.devices, before.devices, strict=True)):
+            wait_s = min(wait_s, self.pace.probed_s)
+        return max(self._not_before_s, self._told_s + wait_s * self._spread)
 
     def take(self, now_s: float) -> Fingerprint | None:
         """Return what is to be published now, if anything; nothing more until `published` or `failed`."""
@@ -152,14 +160,14 @@ class Agent:
         self._published, self._taken = self._taken, None
         self._failures = 0
         self._not_before_s = now_s + self.pace.gap_s
-        self._heartbeat_s = now_s + self._spread(self.pace.heartbeat_s)
+        self._told_s, self._spread = now_s, self._jitter()
 
     def failed(self, now_s: float, *, retry_after_s: float = 0.0) -> None:
         """What was taken could not be published; the state of then is forgotten, the state of later is tried."""
         self._taken = None
-        backoff = min(self.pace.heartbeat_s, self.pace.backoff_s * 2.0 ** min(self._failures, 30))
+        backoff_s = min(self.pace.longest_s, self.pace.backoff_s * 2.0 ** min(self._failures, 30))
         self._failures += 1
-        self._not_before_s = now_s + max(self._spread(backoff), retry_after_s)
+        self._not_before_s = now_s + max(backoff_s * self._jitter(), retry_after_s)
 
     def _devices(self) -> Sequence[Device]:
         return self._base.devices if self._base is not None else ()
@@ -183,8 +191,8 @@ class Agent:
             load=self._loads.of(device.uuid),
         )
 
-    def _spread(self, period_s: float) -> float:
-        return period_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+    def _jitter(self) -> float:
+        return self._rng.uniform(1 - JITTER, 1 + JITTER)
 
 
 def _merged(new: Collected, old: Fingerprint) -> Fingerprint:

@@ -19,8 +19,8 @@ from strata.cluster.api.kinds import ObjectKind, name_of, namespace_of
 from strata.cluster.api.watch import Listed, News, Watcher, WatchEvent
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 
-STALE_S: Final = 180.0
-"""Six heartbeats of the agent."""
+STALE_S: Final = 360.0
+"""Two heartbeats of the agent, and an API server that is away for a minute."""
 
 _PUMP_S: Final = 0.5
 _LOOK_S: Final = 5.0

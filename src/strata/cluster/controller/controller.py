@@ -24,6 +24,7 @@ from typing import Any
 
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.applier import Failure
+from strata.cluster.api.crd.fields import MOST_BESIDE, MOST_NODES
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.controller.making_room import CHECKPOINT_DIR, Rooms, room_by_moving
@@ -151,7 +152,7 @@ class Controller:
             with self.lock:
                 held, placed = self.cache.gangs.placement_of(workload.gang), evaluation.choice.placement
             if held and placed and held.nodes == placed.nodes:  # else another led meanwhile, and moved it
-                self.apply(report(snapshot, workload, explain(evaluation)))
+                self.apply(report(snapshot, workload, explain(evaluation, most=MOST_BESIDE)))
         for workload, reason in decisions.unreleasable:
             self.apply(report(snapshot, workload, just(reason)))
         if not (self._explain(snapshot, decisions) and decisions.is_whole) or self._to_report:
@@ -327,7 +328,7 @@ class Controller:
         """Return what tells one workload why it has no place, what it is offered, and who has to make it again."""
         assert workload.claim is not None, "only what can be read is evaluated"
         now_s, notice = self._now_s, self._notices.of[workload.gang]
-        decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice))
+        decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice), most=MOST_NODES)
         proposal = None
         if workload.job is not None and choice.offer is None:
             ask = partial(self._rooms.proposed, holds=self._holds, saved_s=self.saved_s, now_s=now_s)

@@ -28,6 +28,7 @@ from typing import Any, Final, Literal
 
 from strata.cluster.api.actions import Action, Apply, Patch, Ref, event, pascal
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, annotations_of, conditions_of, meta, moment, version_of
+from strata.cluster.cache.informer import STALE_S
 from strata.cluster.controller.isolation_state import (
     HARD,
     SOFT,
@@ -61,7 +62,7 @@ class HealingPolicy:
 
     drain: Drain = "faults"
     share: float = BUDGET_SHARE
-    stale_s: float = 180.0
+    stale_s: float = STALE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -25,8 +26,12 @@ _MOST_SHARES: Final = 16
 """Pods of a node among which it is looked for what each may request."""
 
 
-def explain(evaluation: Evaluation, *, clock: Callable[[], float] = time.perf_counter) -> Decision[Placement]:
+def explain(
+    evaluation: Evaluation, *, most: int | None = None, clock: Callable[[], float] = time.perf_counter
+) -> Decision[Placement]:
     """Return a choice with every node's reason; nothing is chosen again, and only relaxations are tried.
+
+    most: of so many nodes, where that is enough; among thousands every node's takes longer than the choice did.
 
     The choice is None where the gang fits nowhere, and where it would fit on other cards and the job wants to be
     asked (`substitution-wanted`; the offer is the first alternative).
@@ -46,17 +51,19 @@ def explain(evaluation: Evaluation, *, clock: Callable[[], float] = time.perf_co
         trusts.append(choice.demand.trust)
     else:
         reasons = (why_waiting(evaluation), *relaxations(evaluation))
-    alternatives += verdicts(evaluation)
+    nodes = tuple(islice(verdicts(evaluation), most))
+    others = len(index.nodes) - (len(choice.placement.nodes) if choice.placement else 0)
     state = hashlib.sha256(index.kind.tobytes() + index.free_bytes.tobytes() + index.free_share.tobytes())
     names = [[profile.name, profile.image] for profile in evaluation.profiles]
     return Decision(
         choice.placement,
-        tuple(alternatives),
+        (*alternatives, *nodes),
         reasons,
         worst(*trusts) if trusts else Trust.MEASURED,
         digest(claim, names, [node.name for node in index.nodes], state.hexdigest()),
         0,
         clock() - started,
+        others - len(nodes),
     )
 
 

@@ -9,18 +9,23 @@ can be faster.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from strata.cluster.agent.daemon import PublishInterval
 from strata.cluster.api.client import Api
 from strata.cluster.api.crd.compute_node import compute_node
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import (
     COMPUTE_NODE,
     JOB,
@@ -45,7 +50,6 @@ DEVICES: Final = 8
 GANGS: Final = (8, 16, 32, 64, 128, 256, 512)
 """Pods of a gang, of a device each, as many of each size that fit."""
 LABEL: Final = "strata-bench"
-HEARTBEAT_S: Final = 60.0
 LIMIT_S: Final = 1800.0
 WRITERS: Final = 8
 """Nodes made or taken away at a time."""
@@ -81,12 +85,13 @@ def measure_real(api: Api, *, nodes: int, pods: int, seed: int, namespace: str =
     sizes = list(gangs_of(pods, random.Random(seed)))
     if sum(sizes) > nodes * DEVICES:
         raise StrataError(f"{pods} pods of a device do not fit {nodes} nodes of {DEVICES}", hint="--nodes, --pods")
-    prints = [_fingerprint(f"{LABEL}-{i:05}") for i in range(nodes)]
+    prints = [fingerprint(f"{LABEL}-{i:05}") for i in range(nodes)]
     try:
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(partial(_add, api), prints))
-        run = partial(_placed, api, prints, sizes, namespace)
-        ours, alone, unscheduled = run("strata"), run("kube-scheduler"), run("nobody")
+        with _beating(api, prints):
+            run = partial(_placed, api, prints, sizes, namespace)
+            ours, alone, unscheduled = run("strata"), run("kube-scheduler"), run("nobody")
     finally:
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(partial(_remove, api), prints))
@@ -103,7 +108,8 @@ def gangs_of(pods: int, rng: random.Random) -> Iterator[int]:
         yield size
 
 
-def _fingerprint(name: str) -> Fingerprint:
+def fingerprint(name: str) -> Fingerprint:
+    """Return what an agent finds on a node."""
     card = accelerator(MODEL)
     devices = tuple(Device(i, f"{name}-{i}", MODEL, card.vendor, card.memory_bytes, card) for i in range(DEVICES))
     pairs = {(i, j): "nvlink" for i in range(DEVICES) for j in range(i + 1, DEVICES)}
@@ -129,6 +135,31 @@ def _remove(api: Api, node: Fingerprint) -> None:
     api.delete(NODE, node.node)
 
 
+@contextmanager
+def _beating(api: Api, prints: Sequence[Fingerprint]) -> Iterator[None]:
+    """Have every node publish as its agent would while nothing happens there, one after the other."""
+    stopped = threading.Event()
+    whole = [compute_node(node, at=moment(time.time())) for node in prints]
+
+    def beat() -> None:
+        begun_s = time.monotonic()
+        for number, obj in enumerate(cycle(whole)):
+            due_s = begun_s + number * PublishInterval().heartbeat_s / len(whole)
+            if stopped.wait(max(0.0, due_s - time.monotonic())):
+                return
+            status = {**obj["status"], "observedAt": moment(time.time(), "milliseconds")}
+            with suppress(ApiFailed):  # a busy one is told at the next turn
+                api.apply(COMPUTE_NODE, {**obj, "status": status}, subresource="status")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
 def _placed(
     api: Api, prints: list[Fingerprint], sizes: list[int], namespace: str, placed_by: PlacedBy
 ) -> dict[str, Any]:
@@ -137,7 +168,7 @@ def _placed(
     watcher = Watcher(api, POD, bound.hear, rng=random.Random(0), labels=LABEL).start()
     made_s: dict[str, float] = {}
     before = traffic(api)
-    begun_s = beat_s = time.monotonic()
+    begun_s = time.monotonic()
     try:
         for number, size in enumerate(sizes):
             job = _job(f"{LABEL}-{number}", size, placed_by, node=prints[number % len(prints)].node)
@@ -146,11 +177,6 @@ def _placed(
         while len(bound.at_s) < sum(sizes):
             if time.monotonic() - begun_s > LIMIT_S:
                 raise StrataError(f"{len(bound.at_s)} of {sum(sizes)} pods have nodes after {LIMIT_S:.0f} s")
-            if time.monotonic() - beat_s > HEARTBEAT_S:
-                beat_s = time.monotonic()
-                for each in prints:
-                    body = {"status": {"observedAt": moment(time.time())}}
-                    api.patch(COMPUTE_NODE, each.node, body=body, subresource="status")
             time.sleep(_LOOK_S)
         pods, counted = list(bound.pods.values()), per_pod(before, traffic(api), sum(sizes))
     finally:

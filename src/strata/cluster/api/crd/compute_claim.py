@@ -75,15 +75,19 @@ def claim_status(
     """
     before = (previous or {}).get("conditions") or ()
     others = [dict(other) for other in before if other.get("type") != condition]
-    verdicts = [
-        {
-            "node": alternative.name,
-            "reason": reason.token,
-            "message": str(reason).removeprefix(f"{alternative.name}: ")[:LONGEST_MESSAGE],
-        }
+    others_reasons = [
+        (alternative.name, reason)
         for alternative in decision.alternatives
         if alternative.choice is None
         for reason in alternative.reasons
+    ]
+    verdicts = [
+        {
+            "node": name,
+            "reason": reason.token,
+            "message": str(reason).removeprefix(f"{name}: ")[:LONGEST_MESSAGE],
+        }
+        for name, reason in others_reasons[:MOST_NODES]
     ]
     status: dict[str, Any] = {
         "observedGeneration": generation,
@@ -100,13 +104,13 @@ def claim_status(
             "trust": decision.trust.value,
             "inputsDigest": decision.inputs_digest,
         },
-        "nodes": verdicts[:MOST_NODES],
+        "nodes": verdicts,
     }
     if moves := [move for reason in decision.reasons for move in reason.data.get("moves", ())]:
         status["decision"]["moves"] = moves
-    if len(verdicts) > MOST_NODES:
-        left = {verdict["node"] for verdict in verdicts[MOST_NODES:]}
-        status["nodesOmitted"] = len(left - {verdict["node"] for verdict in status["nodes"]})
+    left = {name for name, _ in others_reasons[MOST_NODES:]} - {verdict["node"] for verdict in verdicts}
+    if len(others_reasons) > MOST_NODES or decision.omitted:
+        status["nodesOmitted"] = len(left) + decision.omitted
     if isinstance(placement := decision.choice, Placement):
         status |= {
             "profile": placement.profile,

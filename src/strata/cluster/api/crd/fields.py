@@ -17,6 +17,8 @@ from strata.files import FileModel
 MOST_DEVICES: Final = 128
 MOST_NOTES: Final = 64
 MOST_NODES: Final = 1000
+MOST_BESIDE: Final = 100
+"""Of a gang that has its place: all nodes of thousands would be 150 kB a gang, in etcd and in each watch."""
 MOST_HELD: Final = 512
 LONGEST: Final = 1024
 LONGEST_WORD: Final = 253
