@@ -35,7 +35,6 @@ def test_the_seeds_noise_is_no_change(seed):
     for estimate in measured(noise(seed, 60)).values():
         assert 0.8 < estimate.factor < 1.2
         assert 0.1 < estimate.spread < 0.3
-        assert len(estimate.levels) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,13 +52,21 @@ def test_a_link_without_noise_is_believed_at_once():
     assert measured(factors)[PAIRS[0]].factor == pytest.approx(0.5, rel=0.1)
 
 
-def test_an_outage_and_its_end_are_two_levels_and_old_reports_are_left_out():
+def test_an_outage_that_ends_is_a_level_of_its_own_and_old_reports_are_left_out():
     factors = np.ones((30, len(PAIRS)))
     factors[10:20, 0] = 0.0
     estimates = measured(factors)
-    assert {round(level, 2) for level, _, _ in estimates[PAIRS[0]].levels} == {1.0, 0.01}
+    assert estimates[PAIRS[0]].since_s == 20 * 300.0
     late = take_in(FLEET, estimates, [LinkSeen(*PAIRS[0], 5.0, 0.0), LinkSeen("no", "link", 1.0, 1.0)])
     assert late == estimates
+
+
+def test_links_measured_together_or_twice_at_one_time_have_one_row_for_each_time():
+    factors = np.random.default_rng(0).uniform(0.1, 1.0, (5, len(PAIRS)))
+    estimates = measured(factors)
+    assert history(FLEET, estimates) == pytest.approx(factors)
+    again = measured(factors[-1:] / 2, start_s=1200.0, estimates=estimates)
+    assert history(FLEET, again) == pytest.approx(np.append(factors[:-1], factors[-1:] / 2, axis=0))
 
 
 def test_history_holds_what_was_not_measured_at_a_time():

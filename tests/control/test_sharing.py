@@ -57,6 +57,14 @@ def test_what_a_light_job_does_not_need_is_for_the_heavy():
     assert 0.8 * alone < rates["x"] < alone
 
 
+def test_for_a_job_alone_no_plan_is_timed_for_loads_that_decide_nothing(monkeypatch):
+    attempts = {"x-1": Attempt("x-1", "x", 1, BOTH, 0.0, 0, {place: Part(PartPhase.RUNNING) for place in "ab"})}
+    known, state = candidates(HUNGRY), Snapshot(FLEET, {"x": Job(JobSpec("x", HUNGRY, 10**9))}, attempts)
+    monkeypatch.setattr(known, "loads", None)
+    measured = Measured(state, lambda _fleet, _spec: known)
+    assert measured.with_plan("x", BOTH).seen_by("x").rows == measured.seen_by("x").rows == [(1.0, 1.0)]
+
+
 def test_two_jobs_that_would_fill_a_link_each_load_it_twice_and_one_that_has_ended_not_at_all():
     known = candidates(HUNGRY)
     parts = {place: Part(PartPhase.RUNNING) for place in "ab"}

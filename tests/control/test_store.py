@@ -64,7 +64,7 @@ def test_a_submit_is_an_observation_until_a_step_has_dealt_with_it(tmp_path, pie
 
 def test_jobs_attempts_drains_and_links_read_back_as_they_were(tmp_path, piece):
     attempt = Attempt("one-1", "one", 1, CHAIN, 2.0, 0, {"a": Part(PartPhase.RUNNING), "b": Part()}, moved_s=9.5)
-    link = LinkEstimate(0.5, 0.1, recent=((1.0, 0.5),), levels=((1.0, 60.0, 1),))
+    link = LinkEstimate(0.5, 0.1, recent=((1.0, 0.5),))
     with Store(tmp_path / "s.db") as store:
         store.submit(*piece)
         before = load(store)
@@ -131,6 +131,18 @@ def test_a_store_of_a_newer_strata_is_left_alone(tmp_path):
         rows.execute(f"PRAGMA user_version={len(module.MIGRATIONS) + 1}")
     with pytest.raises(UsageError, match="newer strata"), Store(tmp_path / "s.db"):
         pass
+
+
+def test_a_link_that_an_older_strata_kept_is_read(tmp_path, piece):
+    link = LinkEstimate(0.5, 0.1, recent=((1.0, 0.5),))
+    with Store(tmp_path / "s.db") as store:
+        before = load(store)
+        store.save(before, replace(before, links={("a", "b"): link}), dealt_with=0)
+    with sqlite3.connect(tmp_path / "s.db") as rows:
+        rows.execute("UPDATE link SET body = json_set(body, '$.levels', json('[[1.0, 60.0, 1]]'))")
+        rows.execute("PRAGMA user_version=8")
+    with Store(tmp_path / "s.db") as store:
+        assert load(store).links == {("a", "b"): link}
 
 
 def test_a_job_that_says_not_how_it_is_run_cannot_be_submitted(tmp_path):

@@ -32,10 +32,7 @@ LEAST_NOISE: Final = 0.02
 START_NOISE: Final = 0.18
 """Noise of the logarithm where little was measured: that of the seeds' ±30 %, and never below the first."""
 
-MOST_LEVELS: Final = 8
 _REMEMBERED: Final = 1024
-_SAME: Final = 0.35
-"""Levels whose logarithms are closer are one regime."""
 
 
 def take_in(
@@ -71,8 +68,11 @@ def take_in(
         looked_at = [after[pair].recent[-level_filter.MOST_ROWS :] for pair in pairs]
         series = np.log(np.maximum([[f for _, f in recent] for recent in looked_at], DOWN)).T
         now = _levels(series.tobytes(), *series.shape)
-        for i, pair in enumerate(pairs):
-            after[pair] = _with_level(after[pair], float(np.exp(now.mean[i])), float(now.noise[i]), now.rows[i])
+        each = np.stack([np.exp(now.mean), now.noise, now.rows], axis=1).tolist()
+        for pair, (mean, noise, rows) in zip(pairs, each, strict=True):
+            recent = after[pair].recent
+            since_s = recent[max(0, len(recent) - max(1, round(rows)))][0]
+            after[pair] = replace(after[pair], factor=mean, spread=noise, since_s=since_s)
     return after
 
 
@@ -99,6 +99,10 @@ def history(
         seen = (domains.get(domain.name) for domain in fleet.domains)
         # Nobody measures a domain before it changes: it was nominal then.
         series += [((-np.inf, 1.0), *view.recent) if view and view.recent else () for view in seen]
+    if len({len(recent) for recent in series}) == 1 and series[0]:
+        table = np.array(series)  # [L, T, 2]
+        if (table[:, :, 0] == table[0, :, 0]).all() and (np.diff(table[0, :, 0]) > 0).all():
+            return np.ascontiguousarray(table[:, :, 1].T)  # all measured together, as most often
     times = sorted({at_s for recent in series for at_s, _ in recent if at_s > -np.inf})[-MOST_ROWS:]
     rows = np.ones((max(1, len(times)), len(series)))
     for column, recent in enumerate(series):
@@ -117,22 +121,3 @@ def expected(fleet: Fleet, links: Mapping[Pair, LinkEstimate], decisions: int) -
     rows = history(fleet, links)
     forecasts = (Forecast.of(rows[:, [link]], np.ones(1)) for link in range(rows.shape[1]))
     return np.array([max(0.0, float(forecast.ahead(decisions + 1)[-1, 0])) for forecast in forecasts])
-
-
-def _with_level(estimate: LinkEstimate, factor: float, noise: float, rows: float) -> LinkEstimate:
-    """Return an estimate at its new level, the regime it is in counted by time."""
-    recent = estimate.recent
-    since_s = recent[max(0, len(recent) - max(1, round(rows)))][0]
-    spent_s = recent[-1][0] - recent[-2][0] if len(recent) > 1 else 0.0
-    regimes = list(estimate.levels)
-    near = [i for i, (level, _, _) in enumerate(regimes) if abs(np.log(level / max(factor, DOWN))) < _SAME]
-    changed = int(bool(regimes) and abs(np.log(max(factor, DOWN) / max(estimate.factor, DOWN))) >= _SAME)
-    if near:
-        level, total_s, times = regimes[near[0]]
-        weight = spent_s / (total_s + spent_s) if spent_s else 0.0
-        regimes[near[0]] = (level + weight * (factor - level), total_s + spent_s, times + changed)
-    else:
-        regimes.append((max(factor, DOWN), spent_s, 1))
-    regimes.sort(key=lambda item: -item[1])
-    kept = tuple(regimes[:MOST_LEVELS])
-    return replace(estimate, factor=factor, spread=noise, since_s=since_s, levels=kept)

@@ -39,8 +39,11 @@ class Measured:
             return self
         known = self._plans(self._state.fleet, self._state.jobs[job].spec)
         result = copy(self)
-        result._shares = self._shares.with_loads(job, known.loads(plan, self._levels))
         result._running = {name: item for name, item in self._running.items() if name != job}
+        if result._running:
+            result._shares = self._shares.with_loads(job, known.loads(plan, self._levels))
+        else:
+            result.__dict__.pop("_shares", None)
         if len(plan.domains) > 1:
             result._running[job] = known, plan
         result._beside = {}
@@ -48,7 +51,8 @@ class Measured:
 
     def seen_by(self, job: str) -> History:
         """Return what a job sees."""
-        shares = self._shares.of(job)
+        is_alone = self._running.keys() <= {job}  # then its own loads, a plan timed once more, decide nothing
+        shares = np.ones(len(self._levels)) if is_alone else self._shares.of(job)
         key = shares.tobytes()
         if key not in self._seen:
             rest = np.ones(self._factors.shape[1] - len(shares))

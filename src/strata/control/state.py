@@ -202,8 +202,7 @@ class LinkEstimate:
     factor: level of the present regime, a share of nominal. spread: standard deviation of the logarithm of single
     measurements around it. seen_s: the newest measurement. latency_s: one-way, None where it was not measured.
     recent: measurements that the filter still weighs, oldest first, as (at_s, factor).
-    levels: regimes seen so far, as (factor, seconds spent in it, times entered). since_s: when the present one
-    began.
+    since_s: when the present level began.
     """
 
     factor: float = 1.0
@@ -211,7 +210,6 @@ class LinkEstimate:
     seen_s: float | None = None
     latency_s: float | None = None
     recent: tuple[tuple[float, float], ...] = ()
-    levels: tuple[tuple[float, float, int], ...] = ()
     since_s: float = 0.0
 
 

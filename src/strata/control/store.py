@@ -48,6 +48,7 @@ MIGRATIONS: Final = (
     "CREATE TABLE decision "
     "(id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT, at_s REAL NOT NULL, body TEXT NOT NULL)",
     "CREATE INDEX decision_by_job ON decision (job, id)",
+    "UPDATE link SET body = json_remove(body, '$.levels')",
 )
 MOST_DECISIONS: Final = 20_000
 
@@ -309,5 +310,4 @@ def _devices(data: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _link(data: dict[str, Any]) -> LinkEstimate:
     recent = tuple(tuple(item) for item in data["recent"])
-    levels = tuple(tuple(item) for item in data["levels"])
-    return LinkEstimate(**{**data, "recent": recent, "levels": levels})
+    return LinkEstimate(**{**data, "recent": recent})
