@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.control.candidates import SLOWEST, Candidates
 from strata.control.choosing import JobDecision
 from strata.control.core import Scheduler
@@ -183,33 +184,31 @@ def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> 
     until it is over there is no other one.
     """
     sites = SimulatedSites(candidates.fleet, trace)
-    start_s, duration_s = float(trace.times_s[0]), trace_s(trace, interval_s)
-    count = max(1, math.ceil(duration_s / interval_s - 1e-9))
-    earned = np.zeros((count, len(candidates.plans)))
-    for row, begin_s in enumerate(trace.times_s):
-        end_s = trace.times_s[row + 1] if row + 1 < len(trace.times_s) else start_s + duration_s
-        rates = candidates.rates(tuple(trace.factors[row].tolist()))
-        first, last = int((begin_s - start_s) // interval_s), int((end_s - start_s - 1e-6) // interval_s)
-        for tick in range(first, min(last, count - 1) + 1):
-            edge_s = start_s + tick * interval_s
-            earned[tick] += rates * max(0.0, min(end_s, edge_s + interval_s) - max(begin_s, edge_s))
+    start_s, end_s = float(trace.times_s[0]), float(trace.times_s[0]) + trace_s(trace, interval_s)
+    count = max(1, math.ceil((end_s - start_s) / interval_s - 1e-9))
+    ticks_s = np.minimum(start_s + interval_s * np.arange(count + 1), end_s)
+    knots_s = np.append(trace.times_s, end_s)
+    rates = np.stack([candidates.rates(tuple(row)) for row in trace.factors.tolist()])
+    earned = np.concatenate([np.zeros((1, rates.shape[1])), np.cumsum(np.diff(knots_s)[:, None] * rates, axis=0)])
     plans = np.arange(len(candidates.plans))
     value = np.zeros((count + 1, len(plans)))
     taken = np.zeros((count, len(plans)), dtype=np.int64)
-    rests = np.zeros((count, len(plans)), dtype=np.int64)
+    again = np.zeros((count, len(plans)), dtype=np.int64)  # the next decision that is free
+
+    def until(at_s: Floats) -> Floats:
+        """Return what plans [Q] earn before times [..., Q]."""
+        return np.stack([np.interp(at_s[..., plan], knots_s, earned[:, plan]) for plan in plans], axis=-1)
+
     for tick in reversed(range(count)):
         now = np.maximum(sites.factors(start_s + tick * interval_s), SLOWEST)
-        moves = candidates.moves_s(tuple(now.tolist())) / interval_s
-        pause = np.minimum(moves, count)
-        full = pause.astype(np.int64)
-        begin = tick + full
-        ends = begin < count
-        part = earned[np.minimum(begin, count - 1), plans] * (1 - (pause - full))
-        worth = np.where(ends, part + value[np.minimum(begin + 1, count), plans], 0.0)
-        worth = np.where(np.isfinite(moves), worth, -np.inf)
+        moves_s = candidates.moves_s(tuple(now.tolist()))
+        there_s = np.minimum(ticks_s[tick] + moves_s, end_s)
+        free = np.clip(np.ceil((there_s - start_s) / interval_s - 1e-9).astype(np.int64), tick + 1, count)
+        worth = until(np.maximum(ticks_s[free], there_s)) - until(there_s) + value[free, plans]
+        worth = np.where(np.isfinite(moves_s), worth, -np.inf)
         taken[tick], value[tick] = worth.argmax(axis=1), worth.max(axis=1)
-        rests[tick] = full[plans, taken[tick]]
-    best_first = int((earned[0] + value[1]).argmax())
+        again[tick] = free[plans, taken[tick]]
+    best_first = int((until(np.full(len(plans), ticks_s[1])) + value[1]).argmax())
     ticks, busy_until = iter(range(count + 1)), 0
 
     def choose(outlook: Outlook, legal: Any) -> int:
@@ -219,7 +218,7 @@ def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> 
             return best_first
         if tick < busy_until:
             return outlook.current
-        busy_until = tick + int(rests[tick, outlook.current]) + 1
+        busy_until = int(again[tick, outlook.current])
         return int(taken[tick, outlook.current])
 
     return choose
