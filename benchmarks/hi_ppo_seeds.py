@@ -31,13 +31,13 @@ import torch
 from strata.evaluation import headroom
 from strata.learning import curriculum, evaluation
 from strata.learning.checkpoint import read_checkpoint, write_checkpoint
+from strata.learning.export import export
 from strata.learning.gain import gains
 from strata.learning.learner import CHECKPOINT, Progress, learn
-from strata.learning.network import greedy
 from strata.learning.schema import load_learning
 from strata.learning.settings import LearningSettings
 from strata.learning.worlds.pool import Pool, make_pool
-from strata.training.hi_ppo.guard import guard
+from strata.training.hi_ppo.policy import load_policy
 
 SEEDS = range(5)
 RECIPE = Path(__file__).with_name("hi_ppo_several_jobs.yaml")
@@ -95,8 +95,10 @@ def train(seed: int, out: Path, until_s: float) -> dict[str, Any]:
 
 def evaluate(checkpoint: Path, places: list[headroom.Place]) -> list[headroom.Earned]:
     """Return what the policy of a checkpoint earns in some worlds of one size."""
-    choose = greedy(read_checkpoint(checkpoint).network())
-    return [headroom.measured(place, lambda options: guard(options, choose(options))[0]) for place in places]
+    file = checkpoint.with_suffix(f".{os.getpid()}.onnx")
+    export(read_checkpoint(checkpoint).network(), file)
+    policy = load_policy(file)
+    return [headroom.measured(place, policy) for place in places]
 
 
 def bins(each: int) -> list[list[headroom.Place]]:

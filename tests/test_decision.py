@@ -116,6 +116,7 @@ SAMPLES = {
     "pick-not-legal": {"pick": 99},
     "training-shrunk": {"plan": "single Ohio", "devices": 8, "waiting": "urgent"},
     "links-changed": {"source": "east", "dest": "west", "now": "1Gbps", "then": "5Gbps"},
+    "rule-by-record": {"family": "one job"},
     "policy-version": {"found": "0", "wanted": 1},
     "fleet-too-large": {"domains": 40, "most": 32},
     "plan-gone": {"domains": "west"},

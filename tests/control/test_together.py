@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from strata.control.candidates import Candidates
+from strata.control.choosing import choice
 from strata.control.core import Scheduler
+from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import outlook_of
 from strata.control.policies import PolicyName, choose_by
@@ -94,6 +96,20 @@ def test_a_plan_that_is_a_little_slower_is_taken_where_others_gain_more():
     alone, half = (float(known.rates((share,) * 12)[0]) for share in (1.0, 0.5))
     assert half > known.nominal[1] > 2 * half - alone
     assert played(plans, PolicyName.HI_PPO)[0] > 1.05 * played(plans, PolicyName.HYSTERESIS)[0]
+
+
+def test_a_decision_says_where_the_untrained_rule_stands_in_for_the_network():
+    known = Candidates(FLEET, TRAINING, [over("ab"), over("cd")])
+    for jobs, is_said in ((("x",), True), (("x", "y"), False)):
+        state, _ = running(known, **dict.fromkeys(jobs, over("ab")))
+        measured = Measured(state, lambda _fleet, _spec: known)
+        own = choice(
+            known, choose_by(PolicyName.HI_PPO), state, state.jobs["x"], now_s=0.0,
+            room=Room({domain.name: 64 for domain in FLEET.domains}), current=over("ab"), interval_s=300.0,
+            measured=measured,
+        )  # fmt: skip
+        tokens = [reason.token for reason in own.decision.reasons]
+        assert ("rule-by-record" in tokens) == is_said
 
 
 def test_the_loops_share_of_links_is_that_of_one_filling_after_another():

@@ -12,6 +12,7 @@ from strata.evaluation import headroom
 from strata.evaluation.headroom import EndlessJobs, Place
 from strata.evaluation.headroom_bound import Course, most
 from strata.learning.worlds import observe, others
+from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.replan import rules
 from tests.learning.worlds.worlds import pool
 
@@ -144,6 +145,16 @@ def test_what_a_job_has_in_the_world_is_in_some_cell_of_its_plan(name):
     assert shared > 50
 
 
+class Fixed(HiPpoPolicy):
+    """A fixed rule that stands for a policy's network."""
+
+    def __init__(self, rule):
+        super().__init__("", session=rule)
+
+    def choose(self, options):
+        return self.session(options)
+
+
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     monkeypatch.setattr(headroom, "DECISIONS", 10)
@@ -154,7 +165,7 @@ def _short(monkeypatch):
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_no_rule_and_no_search_earns_more_than_the_bound_of_its_world(name, jobs, monkeypatch):
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
-    result = headroom.measured(Place(name, jobs, 3), rules.mpc(4))
+    result = headroom.measured(Place(name, jobs, 3), Fixed(rules.mpc(4)))
     for values in (*result.rules.values(), result.foreseen):
         assert (values <= result.bound + 1e-6).all()
     assert result.foreseen.mean() >= result.rules["hi_ppo"].mean() - 1e-3
@@ -213,11 +224,24 @@ def test_a_policy_that_is_the_fixed_rule_closes_nothing(monkeypatch):
     monkeypatch.setattr(headroom, "FEW_DOMAINS", (3,))
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
     seen = []
-    data = headroom.measure(rules.keep, is_whole=False, advance=seen.append)
+    monkeypatch.setattr(headroom.rollouts, "surest", lambda _world, _options, picks: picks)
+    data = headroom.measure(Fixed(rules.keep), is_whole=False, advance=seen.append)
     (world,) = data["worlds"]
     assert world["rules"]["hi_ppo"] == world["rules"]["never"]
     assert (world["name"], world["jobs"], world["domains"]) == ("regimes", 1, 3)
     assert world["rules"]["hysteresis_tuned"]["mean"] >= world["rules"]["hysteresis"]["mean"]
     assert data["share_of_headroom_closed"] == {"mean": None, "low": None, "high": None}
     assert data["share_of_foreseen_closed"] == {"mean": None, "low": None, "high": None}
+    assert [family["best"] for family in data["families"]] == ["fixed"] * 3
     assert seen == [1.0]
+
+
+def test_a_policy_whose_record_names_the_untrained_rule_is_asked_only_beside_other_jobs(monkeypatch):
+    monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
+    monkeypatch.setattr(headroom.rollouts, "surest", lambda _world, _options, picks: picks)
+    policy = Fixed(rules.keep)
+    policy.record["decides"] = {"one job": "untrained", "several jobs": "network"}
+    for jobs, same in ((1, "untrained"), (4, "network")):
+        earned = headroom.measured(Place("regimes", jobs, 3), policy).rules
+        assert earned["hi_ppo"] == pytest.approx(earned[same])
+        assert earned["untrained"].mean() != pytest.approx(earned["network"].mean())

@@ -199,7 +199,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, whol
             fleets.append(by_domains(chosen.choose, size, instances=instances, rng=np.random.default_rng(size)))
             advance(len(fleets))
     with progress("headroom", total=1) as advance:
-        headroom = measure(chosen.choose, is_whole=whole, advance=advance)
+        headroom = measure(chosen, is_whole=whole, advance=advance)
     answer = {
         "policy": {"file": chosen.file, "seed": chosen.record.get("seed")},
         "tables": ladder,
@@ -214,6 +214,9 @@ def _sizes(text: str) -> list[int]:
     if not all(part.isdigit() and 2 <= int(part) <= 32 for part in parts):
         raise click.BadParameter(f"{text!r}: give sizes between 2 and 32, such as 4,8", param_hint="--domains")
     return [int(part) for part in parts]
+
+
+OF = {"jobs": " jobs", "domains": " domains", "name": ""}
 
 
 def _show_evaluation(ladder: dict[str, Any], fleets: list[dict[str, Any]], headroom: dict[str, Any]) -> Shown:
@@ -232,7 +235,19 @@ def _show_evaluation(ladder: dict[str, Any], fleets: list[dict[str, Any]], headr
     yield rows(headers, body, right=range(1, len(headers)), title="headroom: reward a job and step")
     yield f"hyst: margin {headroom['fixed_margin']:g}, the best over all worlds; *: the best setting in each world"
     yield "exact: the best plan of the moment, every time"
-    yield "untrained: hysteresis of margin 0.5 on what hi_ppo sees; foreseen: a search that knows all that comes"
+    yield "untrained: hysteresis of margin 0.5 on what hi_ppo sees; network: the policy's own picks"
+    yield "hi_ppo: the better of both by the policy's record, held to rollouts; foreseen: a search that knows all"
+    families = headroom["families"]
+    body = [
+        [" ".join(str(each[key]) + after for key, after in OF.items() if key in each), str(each["worlds"]),
+         *(f"{each[who]:+.1%}" for who in ("untrained", "network", "hi_ppo")), each["best"]]
+        for each in families
+    ]  # fmt: skip
+    headers = ["worlds of", "count", "untrained", "network", "hi_ppo", "best"]
+    yield ""
+    yield rows(
+        headers, body, right=range(1, 5), title="above the better of never and hysteresis, by jobs, domains, kind"
+    )
     for end, key in (("the bound", "share_of_headroom_closed"), ("foreseen", "share_of_foreseen_closed")):
         for who, closed in (("hi_ppo", headroom[key]), ("untrained", headroom["untrained"][key])):
             if closed["mean"] is None:

@@ -12,7 +12,7 @@ from strata.control.candidates import Candidates
 from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import Outlook, outlook_of
-from strata.control.policies import Choose
+from strata.control.policies import Choose, Learned
 from strata.control.rollouts import Moving
 from strata.control.state import Job, JobPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
@@ -83,7 +83,8 @@ def choice(
     if index < 0 <= pick:
         alike = legal & (np.abs(outlook.gain - outlook.gain[pick]) <= ALIKE * outlook.gain[pick])
         pick = int(np.where(alike, room.left(candidates), np.inf).argmin())
-    reasons = (_reason(candidates, outlook, pick, index, job), *woken)
+    notes = choose.notes(outlook) if isinstance(choose, Learned) else ()
+    reasons = (_reason(candidates, outlook, pick, index, job), *woken, *notes)
     return _decided(
         job, now_s, None if pick < 0 else candidates.plans[pick], reasons,
         (*_others(candidates, outlook, legal, pick), *_left_out(candidates)), state,

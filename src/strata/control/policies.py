@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -11,6 +12,7 @@ import numpy as np
 
 from strata.arrays import Bools
 from strata.control.outlook import Outlook
+from strata.decision import Reason
 from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 from strata.training.replan import rules
 
@@ -41,7 +43,7 @@ def choose_by(name: PolicyName) -> Choose:
     Raises MissingPart without onnxruntime.
     """
     if name is PolicyName.HI_PPO:
-        return learned(_bundled())
+        return Learned(_bundled())
     return {PolicyName.EXACT: exact, PolicyName.HYSTERESIS: hysteresis, PolicyName.NEVER: never}[name]
 
 
@@ -74,23 +76,32 @@ def never(outlook: Outlook, legal: Bools) -> int:
     return _by_rule(rules.keep, outlook, legal)
 
 
-def learned(policy: HiPpoPolicy) -> Choose:
-    """Return Hi-PPO's inter-domain agent on the outlook, held to what would come of its pick (`rollouts`).
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Hi-PPO's inter-domain agent on the outlook, held to what would come of its pick (`rollouts`).
 
     What a fixed margin would do is left only where that is surely worth more; its pick is taken where it is worth
     as much as the best. What a plan takes from other jobs on its links counts as if this one lost it.
     """
 
-    def choose(outlook: Outlook, legal: Bools) -> int:
+    policy: HiPpoPolicy
+
+    def __call__(self, outlook: Outlook, legal: Bools) -> int:
+        """Return the index of a plan, as `Choose`."""
         outlook = outlook.together()
         margin = hysteresis(outlook, legal)
         if margin < 0 or outlook.current < 0:
             return exact(outlook, legal)
         worth = outlook.rollouts.surely(outlook.current, legal, base=margin)
-        best, pick = int(worth.argmax()), int(policy.choose(outlook.options(legal))[0])
+        best, pick = int(worth.argmax()), int(self._among(outlook).choose(outlook.options(legal))[0])
         return pick if worth[pick] >= worth[best] - SLACK else best
 
-    return choose
+    def notes(self, outlook: Outlook) -> tuple[Reason, ...]:
+        """Return why the safe rule stands in for the network, where it does."""
+        return () if outlook.current < 0 else self._among(outlook).notes
+
+    def _among(self, outlook: Outlook) -> HiPpoPolicy:
+        return self.policy.among(1 if outlook.beside() is None else 2)
 
 
 def _by_rule(rule: rules.Rule, outlook: Outlook, legal: Bools) -> int:

@@ -19,16 +19,14 @@ from strata.arrays import Floats, Ints
 from strata.evaluation.headroom_bound import Course, most
 from strata.evaluation.headroom_search import Begin, Foreseen, searched
 from strata.learning.curriculum import EVALUATION, stream
-from strata.learning.tables.table import Choose
-from strata.learning.worlds import observe, others
+from strata.learning.worlds import observe, others, rollouts
 from strata.learning.worlds.jobs import Chance
 from strata.learning.worlds.pool import Pool, make_pool
 from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
 from strata.stats import mean_interval
-from strata.training.hi_ppo.policy import safe_policy
+from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.replan import rules
-from strata.training.replan.options import Options
 
 DECIDE_S: Final = 300.0
 DECISIONS: Final = 48
@@ -42,6 +40,9 @@ SHARES: Final = {1: 1.0, 4: 0.25, 16: 0.0625}
 
 MARGINS: Final = (0.25, 0.5, 1.0, 2.0)
 SPANS: Final = (2, 4, 8)
+
+Pick = Callable[[World], Ints]
+"""The option of the job in turn in each environment."""
 
 ROOM: Final = 0.02
 """Share of the bound from which on there is headroom."""
@@ -127,7 +128,7 @@ def places(*, is_whole: bool) -> list[Place]:
     return [Place(name, jobs, size) for size in sizes for jobs, names in several.items() for name in names]
 
 
-def measure(policy: Choose, *, is_whole: bool, advance: Callable[[float], None]) -> dict[str, Any]:
+def measure(policy: HiPpoPolicy, *, is_whole: bool, advance: Callable[[float], None]) -> dict[str, Any]:
     """Return what each rule earns a job and step in each world, and how much of the room the policy closes; see
     `summary`.
     """
@@ -145,9 +146,10 @@ def fleets(domains: int) -> Pool:
     return make_pool(seed, instances=4, domains=(domains, domains), shares=tuple(SHARES.values()))
 
 
-def measured(place: Place, policy: Choose) -> Earned:
-    """Return what is earned in one world. Rules see what was measured and their own job; the policy, and the
-    untrained one, which is the safe rule, see what to believe of it and what an option takes from other jobs.
+def measured(place: Place, policy: HiPpoPolicy) -> Earned:
+    """Return what is earned in one world. Rules see what was measured and their own job; the policy's network, and
+    the untrained one, which is the safe rule, see what to believe of it and what an option takes from other jobs.
+    hi_ppo is what decides in the control loop: the better of both by the policy's record, held to rollouts.
     """
     pool, numbers = fleets(place.domains), (place.domains, place.jobs, list(LINKS).index(place.name))
     seed = int(stream(0, EVALUATION, *numbers).integers(2**31))
@@ -157,9 +159,10 @@ def measured(place: Place, policy: Choose) -> Earned:
         world.reset(rng)
         return world, rng
 
-    by_rule = {name: _played(begin, rule, _as_measured)[0] for name, rule in _rules().items()}
-    by_rule["untrained"], first = _played(begin, safe_policy().choose, others.options)
-    by_rule["hi_ppo"], plans = _played(begin, policy, others.options)
+    by_rule = {name: _played(begin, pick)[0] for name, pick in _rules().items()}
+    by_rule["untrained"], first = _played(begin, _believing(safe_policy()))
+    by_rule["network"] = _played(begin, _believing(policy))[0]
+    by_rule["hi_ppo"], plans = _played(begin, _looking_ahead(policy.among(place.jobs)))
     if by_rule["untrained"].mean() > by_rule["hi_ppo"].mean():
         plans = first
     foreseen = Foreseen.of(begin)
@@ -193,6 +196,7 @@ def summary(results: Sequence[Earned]) -> dict[str, Any]:
     return {
         "worlds": worlds,
         "fixed_margin": fixed,
+        "families": [family for key in ("jobs", "domains", "name") for family in _families(worlds, key)],
         "share_of_headroom_closed": _interval(closed["bound", "hi_ppo"]),
         "share_of_foreseen_closed": _interval(closed["foreseen", "hi_ppo"]),
         "untrained": {
@@ -200,6 +204,29 @@ def summary(results: Sequence[Earned]) -> dict[str, Any]:
             "share_of_foreseen_closed": _interval(closed["foreseen", "untrained"]),
         },
     }
+
+
+def _families(worlds: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Return, of worlds that are alike in something, what each earns more than the better of never and hysteresis,
+    the mean of shares, and which earns the most; `fixed` where none earns more.
+    """
+    families = []
+    for value in dict.fromkeys(world[key] for world in worlds):
+        alike = [
+            {name: rule["mean"] for name, rule in world["rules"].items()}
+            for world in worlds
+            if world[key] == value
+        ]
+        best = np.array([max(means["never"], means["hysteresis"]) for means in alike])
+        gains = {
+            who: float(np.mean(np.array([means[who] for means in alike]) / best - 1))
+            for who in ("untrained", "network", "hi_ppo")
+        }
+        best_of = max(gains, key=lambda who: gains[who])
+        families.append(
+            {key: value, "worlds": len(alike), **gains, "best": best_of if gains[best_of] > 0 else "fixed"}
+        )
+    return families
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
@@ -217,10 +244,27 @@ def _span(steps: int) -> str:
     return f"span {steps}"
 
 
-def _rules() -> dict[str, Choose]:
+def _rules() -> dict[str, Pick]:
     margins = {_margin(margin): rules.hysteresis(margin) for margin in MARGINS}
     spans = {_span(steps): rules.mpc(steps) for steps in SPANS}
-    return {"never": rules.keep, **margins, **spans, "exact_every_time": rules.myopic}
+    every: dict[str, rules.Rule] = {"never": rules.keep, **margins, **spans, "exact_every_time": rules.myopic}
+    return {name: _measuring(rule) for name, rule in every.items()}
+
+
+def _measuring(rule: rules.Rule) -> Pick:
+    return lambda world: rule(observe.options(world, believes=False))
+
+
+def _believing(policy: HiPpoPolicy) -> Pick:
+    return lambda world: policy.choose(others.options(world))
+
+
+def _looking_ahead(policy: HiPpoPolicy) -> Pick:
+    def pick(world: World) -> Ints:
+        options = others.options(world)
+        return rollouts.surest(world, options, policy.choose(options))
+
+    return pick
 
 
 def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
@@ -234,21 +278,18 @@ def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
         "mpc_tuned": earned[_span(steps)],
         "exact_every_time": earned["exact_every_time"],
         "untrained": earned["untrained"],
+        "network": earned["network"],
         "hi_ppo": earned["hi_ppo"],
     }
 
 
-def _as_measured(world: World) -> Options:
-    return observe.options(world, believes=False)
-
-
-def _played(begin: Begin, choose: Choose, look: Callable[[World], Options]) -> tuple[Floats, Ints]:
+def _played(begin: Begin, pick: Pick) -> tuple[Floats, Ints]:
     """Return what a rule earns a job and step in each episode, and the plans of all jobs [J, T, N]."""
     world, rng = begin()
     steps = world.settings.episode_steps
     total, plans = np.zeros(world.num_envs), []
     for _ in range(steps):
-        total += world.step(choose(look(world)), rng).reward[:, 0]
+        total += world.step(pick(world), rng).reward[:, 0]
         plans.append(world.jobs.plan[:, : world.slots].T)
     return total / steps, np.stack(plans, axis=1)
 

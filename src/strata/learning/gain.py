@@ -11,14 +11,18 @@ from strata.learning.curriculum import GAIN
 from strata.learning.evaluation import Evaluation
 from strata.learning.network import Scorer, greedy
 from strata.learning.tables.table import Choose
+from strata.learning.worlds.settings import PRESETS
 from strata.stats import bootstrap, mean_interval
+from strata.training.hi_ppo.policy import ALONE, NETWORK, RULES, SEVERAL, UNTRAINED
 
 
 def gains(run: TrainingRun) -> dict[str, Any]:
     """Return what imitation added to the untrained policy and PPO's updates to that; None where it is not known.
 
     In the score of training: of the exact reward on tables, and in worlds of what the better fixed rule earns
-    there; paired, with its 95 % interval over tables and episodes. by_world: the same of each world.
+    there; paired, with its 95 % interval over tables and episodes. by_world: the same of each world. What decides
+    among one and among several jobs: the network where its gain over the untrained policy in such worlds is above
+    zero with its interval, else the untrained.
     """
     if run.before is None:
         return {"imitation_gain": None, "ppo_gain": None}
@@ -35,7 +39,17 @@ def gains(run: TrainingRun) -> dict[str, Any]:
     return {
         "imitation_gain": _gain(learning.worlds, untrained, imitated),
         "ppo_gain": _gain(learning.worlds, imitated, trained),
+        RULES: _decides(learning.worlds, untrained, trained),
     }
+
+
+def _decides(names: tuple[str, ...], old: _Earned, new: _Earned) -> dict[str, str]:
+    gains: dict[str, list[Any]] = {}
+    for name, before, after in zip(names, old.worlds, new.worlds, strict=True):
+        gains.setdefault(ALONE if PRESETS[name].slots == 1 else SEVERAL, []).append(after - before)
+    rng = np.random.default_rng(0)
+    lows = {family: mean_interval(np.concatenate(each), rng=rng).low for family, each in gains.items()}
+    return {family: NETWORK if low > 0 else UNTRAINED for family, low in lows.items()}
 
 
 class _Earned:

@@ -53,7 +53,7 @@ def test_chances_sum_to_one_and_a_lost_measurement_says_nothing():
     made.step(np.zeros(50, dtype=np.int64), rng)
     after, lost = made.links.belief, made.links.lost
     assert after.chances.sum(axis=-1) == pytest.approx(1, abs=1e-5)
-    moved = made._link_world._filter.move(before, made.links.chain)
+    moved = made.link_world._filter.move(before, made.links.chain)
     assert after.chances[lost] == pytest.approx(moved.chances[lost], abs=1e-3)
     assert np.abs(after.chances[~lost] - moved.chances[~lost]).max() > 0.1
 

@@ -19,7 +19,7 @@ def test_values_ahead_are_the_response_to_the_expected_slowness():
     made = world(4, settings=REGIMES)
     choices, env = options(made), np.arange(4)
     row = made.row[env, made.turn]
-    chains, links = made._link_world.chains, made.links
+    chains, links = made.link_world.chains, made.links
     for e in env:
         response = made.pool.instances[int(made.instance[e])].kinds[int(row[e]) % 2].response
         count = len(made.pool.instances[int(made.instance[e])].fleet.domains)

@@ -1,6 +1,7 @@
 """A policy file: read without torch, explained, and the safe rule beneath it whatever is wrong."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,18 @@ def test_the_bundled_policy_has_its_record():
     assert record["trained_at"]
     assert record["most_domains"] >= 32
     json.dumps(record, allow_nan=False)
+
+
+def test_the_untrained_rule_decides_where_the_record_says_that_it_earns_more_and_says_so():
+    policy, options = load_policy(), drawn(5)
+    assert policy.record["decides"] == {"one job": "untrained", "several jobs": "network"}
+    assert policy.among(4) is policy
+    alone = policy.among(1)
+    np.testing.assert_array_equal(alone.choose(options), safe_policy().choose(options))
+    assert [note.token for note in alone.notes] == ["rule-by-record"]
+    silent = replace(policy, record={})
+    assert silent.among(1) is silent
+    assert safe_policy().among(1).notes == ()
 
 
 def test_an_explanation_names_the_state_what_tipped_it_and_what_keeping_costs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from strata.control.policies import Choose, learned, never
+from strata.control.policies import Choose, Learned, never
 from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.replan import rules
 
@@ -28,8 +28,8 @@ def ways(policy: HiPpoPolicy) -> dict[str, Way]:
     policy without what it learned.
     """
     return {
-        OURS: Way(learned(policy), policy.choose),
+        OURS: Way(Learned(policy), policy.choose),
         "never": Way(never, rules.keep),
-        "no_network_seen": Way(learned(policy), policy.choose, sees_network=False),
-        "untrained": Way(learned(safe_policy()), rules.hysteresis()),
+        "no_network_seen": Way(Learned(policy), policy.choose, sees_network=False),
+        "untrained": Way(Learned(safe_policy()), rules.hysteresis()),
     }

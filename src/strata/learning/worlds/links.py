@@ -7,7 +7,7 @@ chain is one of a few of different persistence; chains of plain regimes and, aft
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -191,6 +191,33 @@ class LinkWorld:
         if self._filter and links.belief and len(links.past) > self.settings.stale_steps:
             links.belief = self._filter.move(links.belief, links.chain)
         self._measure(links, chance, time_s)
+
+    def drawn(self, links: Links, time_s: Array, rng: Draws) -> Links:
+        """Return links as they may be at `time_s` [N, 1], drawn by what was measured until then; NumPy's alone.
+
+        A regime that no belief weighs is taken for what its last measurement says.
+        """
+        settings, belief, shape = self.settings, links.belief, links.chain.shape
+        spread = settings.noise_sigma**2 / 2
+        if belief is None:
+            regime, factor = links.seen_regime, links.seen
+            noise = (
+                np.log(factor / self._levels.take(links.chain * 3 + regime) / self._wave(links, time_s)) + spread
+            )
+            return replace(links, regime=regime, noise=noise, factor=factor, past=[(factor, regime)])
+        edges = np.cumsum(belief.chances, axis=-1)[..., :2]
+        regime = (rng.random(shape, dtype=np.float32)[..., None] >= edges).sum(axis=-1)
+        noise = belief.noise + np.sqrt(belief.variance) * rng.standard_normal(shape, dtype=np.float32)
+        # What is believed is of the newest measurement's time: links went on since.
+        time_s = time_s - settings.stale_steps * settings.interval_s
+        factor = self._levels.take(links.chain * 3 + regime) * self._wave(links, time_s) * np.exp(noise - spread)
+        result = replace(links, regime=regime, noise=noise, past=[(factor, regime)], factor=factor, belief=None)
+        for _ in range(settings.stale_steps):
+            time_s = time_s + settings.interval_s
+            self.step(result, LinkChance.draw(rng, np.zeros_like(noise), settings), time_s)
+        return replace(
+            result, belief=belief, seen=links.seen, seen_regime=links.seen_regime, lost=links.lost
+        )  # fmt: skip
 
     def _measure(self, links: Links, chance: LinkChance, time_s: Array) -> None:
         settings, xp = self.settings, array_namespace(links.chain)

@@ -126,7 +126,7 @@ def _values(world: World, row: Ints, worth: Floats, *, believes: bool) -> tuple[
     level = world.links_ahead(believes=believes)
     seen[1, :-1], seen[2, :-1], seen[3:, :-1] = level[0], level[-1], level[1:-1]
     if world.slots > 1:
-        seen[1:] *= _sharing(world, row).T
+        seen[1:] *= sharing(world, row).T
     slow = _slow(world, row)
     values = xp.empty((n, pool.num_options, ahead), dtype=xp.float64, **where)
     features = xp.empty((n, pool.num_options, len(LINK_FEATURES)), dtype=xp.float64, **where)
@@ -151,7 +151,7 @@ def _values(world: World, row: Ints, worth: Floats, *, believes: bool) -> tuple[
     return values, features
 
 
-def _sharing(world: World, row: Ints) -> Ints:
+def sharing(world: World, row: Ints) -> Ints:
     """Return among how many jobs each pair would be shared if the job in turn used it [N, Q + 1]."""
     users, plan = world.users(), world.jobs.plan[world.envs, world.turn]
     users[world.envs[:, None], world.pool.pair[row, plan]] -= 1

@@ -82,6 +82,15 @@ class WorldSettings:
             endless=True, stale_steps=self.stale_steps * jobs, episode_steps=self.episode_steps * jobs,
         )  # fmt: skip
 
+    def by_decision(self) -> Self:
+        """Return the same with one step a decision: `with_jobs` the other way round, links and probes alone."""
+        jobs = self.steps_per_decision
+        low, high = (1 / 3 + 2 / 3 * ((end - 1 / 3) * 3 / 2) ** jobs for end in self.stay)
+        return replace(
+            self, interval_s=self.interval_s * jobs, steps_per_decision=1, stay=(low, high),
+            stale_steps=self.stale_steps // jobs,
+        )  # fmt: skip
+
 
 _ONE_JOB: Final = {
     # The seeds: bandwidth ±30 % and latency ±20 %, drawn anew at every step.

@@ -76,7 +76,7 @@ class World:
         self.num_envs, self.settings, self.device = num_envs, settings, device
         self.slots = settings.slots
         self.pool = pool.on(device)
-        self._link_world = LinkWorld(settings, device)
+        self.link_world = LinkWorld(settings, device)
         self.by_link, self.plan_terms = pool.by_link(device), moved(pool.terms(), device)
         #: Devices [K, P, R].
         self.needs = moved(np.ascontiguousarray(pool.needs.T, dtype=np.float32), device)
@@ -103,11 +103,11 @@ class World:
 
         believes: by all measurements; else by the newest, as if it were exact and of now.
         """
-        return self._link_world.ahead(self.links, self.time_s[:, None], believes=believes)
+        return self.link_world.ahead(self.links, self.time_s[:, None], believes=believes)
 
     def links_stay(self, *, believes: bool = True) -> Singles:
         """Return the chance [N, Q] that each pair's regime is the same a decision later; believes: as above."""
-        return self._link_world.stay(self.links, believes=believes)
+        return self.link_world.stay(self.links, believes=believes)
 
     @property
     def is_crowded(self) -> bool:
@@ -148,7 +148,7 @@ class World:
         self.time_s = self._zeros(n)
         grade = xp.astype(chance.chain[..., 0] * GRADES, xp.int64)
         announced = chance.chain[..., 1] < settings.precursor_share
-        self.links = self._link_world.start(chance.links, grade + GRADES * announced, chance.phase)
+        self.links = self.link_world.start(chance.links, grade + GRADES * announced, chance.phase)
         self.instance = xp.astype(chance.begin * len(self.pool.instances), xp.int64)
         drawn = chance.preference / chance.preference.sum(axis=1)[:, None]
         self.preference = drawn if self._preference is None else 0 * drawn + self._preference
@@ -185,7 +185,7 @@ class World:
         reward, finished, missed = self._run()
         self.step_index += 1
         self.time_s = self.time_s + self.settings.interval_s
-        self._link_world.step(self.links, chance.links, self.time_s[:, None])
+        self.link_world.step(self.links, chance.links, self.time_s[:, None])
         self._lose(chance)
         self._move_domains(chance)
         self._arrive(chance)

@@ -26,6 +26,15 @@ from strata.training.replan.options import Options
 FOLDER: Final = Path(__file__).parent / "policies"
 BUNDLED: Final = FOLDER / "hi_ppo.onnx"
 
+RULES: Final = "decides"
+ALONE: Final = "one job"
+SEVERAL: Final = "several jobs"
+UNTRAINED: Final = "untrained"
+NETWORK: Final = "network"
+"""In a record: {RULES: {ALONE: NETWORK or UNTRAINED, SEVERAL: likewise}}, by which earns more in worlds of the
+family; the network where nothing is said.
+"""
+
 _MOST_BYTES: Final = 64 * 2**20
 
 
@@ -45,6 +54,15 @@ class HiPpoPolicy:
     def most_domains(self) -> int:
         """Domains of the largest fleet the policy was evaluated on (0: not recorded)."""
         return int(self.record.get("most_domains", 0))
+
+    def among(self, jobs: int) -> HiPpoPolicy:
+        """Return what decides for one of so many jobs on the same links: this policy, or the safe rule where the
+        record says that it earns more there (`RULES`), which its notes say.
+        """
+        family = ALONE if jobs == 1 else SEVERAL
+        if self.session is None or self.record.get(RULES, {}).get(family) != UNTRAINED:
+            return self
+        return HiPpoPolicy(self.file, self.record, None, (Reason("rule-by-record", "", {"family": family}),))
 
     def choose(self, options: Options) -> Ints:
         """Return the index of one option for each decision, guarded."""
