@@ -167,8 +167,30 @@ def test_no_rule_and_no_search_earns_more_than_the_bound_of_its_world(name, jobs
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
     result = headroom.measured(Place(name, jobs, 3), Fixed(rules.mpc(4)))
     for values in (*result.rules.values(), result.foreseen):
-        assert (values <= result.bound + 1e-6).all()
+        # Lost probes make it one of the mean, but for the courses of the policy.
+        assert (values <= (result.bound if name != "missing probes" or jobs > 1 else result.foreseen) + 1e-6).all()
     assert result.foreseen.mean() >= result.rules["hi_ppo"].mean() - 1e-3
+
+
+@pytest.mark.parametrize("name", ["stale probes", "missing probes"])
+def test_what_no_probe_has_shown_is_zero_in_the_mean_and_takes_off_the_bound(name, monkeypatch):
+    monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
+    monkeypatch.setattr(headroom, "EPISODES", {1: 400})
+    place = Place(name, 1, 3)
+
+    def begin():
+        world, rng = EndlessJobs(pool(), place), np.random.default_rng(4)
+        world.reset(rng)
+        return world, rng
+
+    late = headroom.unforeseen(begin)
+    spread = late.mean(axis=0).std(axis=0) / np.sqrt(400)
+    assert (np.abs(late.mean(axis=(0, 1))) <= 4.5 * spread + 1e-9).all()
+    assert (spread > 0).any()
+    assert not late[0].any() or name == "missing probes"  # what links are at the start is seen at once
+    monkeypatch.setattr(headroom, "EPISODES", {1: 60})
+    result = headroom.measured(place, Fixed(rules.hysteresis(0.5)))
+    assert result.rules["hi_ppo"].mean() < result.bound.mean() < result.foreseen.mean()
 
 
 def test_jobs_come_when_they_should_and_never_end():

@@ -103,8 +103,11 @@ class Course:
         return cls(speeds[None], shares[None], is_up[None], there[None].astype(np.float64))
 
 
-def most(world: World, course: Course, turns: Ints) -> Floats:
-    """Return [N] the most a job earns a step. turns [T]: the job in turn at each step, -1 for none."""
+def most(world: World, course: Course, turns: Ints, *, unforeseen: Floats | float = 0.0) -> Floats:
+    """Return [N] the most a job earns a step. turns [T]: the job in turn at each step, -1 for none.
+
+    unforeseen [T, N, P]: of each plan's speed, what no course is paid for (`headroom_late.py`).
+    """
     steps, jobs = len(course.speeds), int(turns.max()) + 1
     plans = _Plans(world, course)
     each = [np.flatnonzero(turns == job) for job in range(jobs)]
@@ -112,7 +115,7 @@ def most(world: World, course: Course, turns: Ints) -> Floats:
     squares = [np.zeros_like(devices), np.zeros_like(links)]
     bound = np.full(world.num_envs, np.inf)
     for number in range(ROUNDS if jobs > 1 else 1):
-        taken, cells = plans.best(each, devices, links)
+        taken, cells = plans.best(each, devices, links, unforeseen)
         paid = (devices * course.there).sum(axis=(0, 2)) + links.sum(axis=(0, 2))
         bound = np.minimum(bound, np.sum([job.worth for job in taken], axis=0) + paid)
         if jobs == 1:
@@ -139,7 +142,9 @@ class _Plans:
         self.pair, self.links = pool.pair[row], pool.num_pairs + 1
         self.takes = pool.needs[row] / np.maximum(pool.devices[world.instance], 1)[:, None]
 
-    def best(self, turns: Sequence[Ints], devices: Floats, links: Floats) -> tuple[list[Taken], Ints]:
+    def best(
+        self, turns: Sequence[Ints], devices: Floats, links: Floats, unforeseen: Floats | float
+    ) -> tuple[list[Taken], Ints]:
         """Return the best course of each job, and the cell of each plan to be in [T, N, P].
 
         Devices are paid for from the step on in which a plan is gone to, links as far as they are used.
@@ -150,7 +155,9 @@ class _Plans:
         # What a forgiven pause would have spared costs nothing.
         earned = np.maximum(net.max(axis=-1), 0.0)
         held = np.einsum("tnk,npk->tnp", devices, self.takes)
-        return [self.moves.best(own, earned=earned, beside=-held) for own in turns], net.argmax(axis=-1)
+        return [self.moves.best(own, earned=earned, beside=-held - unforeseen) for own in turns], net.argmax(
+            axis=-1
+        )
 
     def used(self, taken: Sequence[Taken], cells: Ints) -> tuple[Floats, Floats]:
         """Return the shares of domains' devices [T, N, K] and of links' time [T, N, Q + 1] that jobs take."""

@@ -73,9 +73,9 @@ class _Futures:
         tables = (pool.compute_s + pool.wait_s.sum(axis=2), pool.lag_s - pool.hidden_s)
         self.fixed, self.rest = (table[row][:, None].astype(np.float32) for table in tables)
         self.reference = pool.reference_s[row][:, None, None].astype(np.float32)
+        serial, steady = (table[row].astype(np.float32) for table in (pool.serial_s, pool.steady_s))
         self.by_link = [
-            (pool.pair[row, :, slot][:, None],
-             *(table[row, :, slot][:, None].astype(np.float32) for table in (pool.serial_s, pool.steady_s)))
+            (pool.pair[row, :, slot][:, None], serial[:, None, :, slot], steady[:, None, :, slot])
             for slot in range(slots) if (pool.pair[row, :, slot] < pool.num_pairs).any()
         ]  # fmt: skip
         self.users, self.beside = np.ones((len(row), 1, 1), np.float32), np.zeros((DECISIONS, len(row), 1, 1))
