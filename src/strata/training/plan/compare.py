@@ -18,6 +18,7 @@ from strata.progress import Progress, silent
 from strata.training.plan.baselines import BASELINES, absent
 from strata.training.plan.baselines.context import Context, Unfinished
 from strata.training.plan.exact.pareto import front
+from strata.training.plan.exact.result import SearchResult
 from strata.training.plan.exact.usable import check_stages
 from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.knee import knee
@@ -107,7 +108,9 @@ def _with_baselines(
     assert report.best is not None, "there is a plan to compare with"
     rng = np.random.default_rng(seed)
     best = report.best
-    context = Context(report.scales, best.report.num_devices, rng, clock, deadline, best.plan)
+    # What a learned policy has ranked proves nothing.
+    known = report.search if report.policy is None else SearchResult(bound=-np.inf)
+    context = Context(report.scales, best.report.num_devices, rng, clock, deadline, best.plan, known)
     results: dict[str, BaselineResult] = {}
     try:
         with progress("baselines", total=len(BASELINES)) as advance:

@@ -15,7 +15,9 @@ from strata.training.plan.baselines.floor import chain_floors
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share, uniform_chain
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.result import TOLERANCE
 from strata.training.plan.exact.rows import build_chain
+from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, money, score_report
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Objective, Recompute
@@ -60,6 +62,37 @@ def test_no_baseline_beats_the_exact_plan(seed, monkeypatch):
             assert answer.best.score <= item.score * (1 + 1.01e-4)
         if item is not None and name != ELSEWHERE:
             assert answer.problem.model.fits(item.plan)
+
+
+def test_what_the_search_knows_is_not_looked_for_again(monkeypatch):
+    """Of a proved plan in one domain no rule that keeps to single domains searches anything."""
+    a = domain("a", 4)
+    problem_fleet = fleet(a, domain("b", 4, accelerator=card(tflops=10)), gbps=0.01, ms=500)
+    answer = plan_training(problem_fleet, job(layers(14), batch=32), clock=lambda: 0.0)
+    assert answer.best.plan.domains == ("a",)
+    known = replace(context(4), plan=answer.best.plan, known=answer.search)
+    monkeypatch.setattr(Search, "run", lambda *_, **__: pytest.fail("nothing is left to search"))
+    for name in ("best_single_domain", "home_domain", "mast_like"):
+        assert BASELINES[name](answer.problem, known).plan == answer.best.plan
+
+
+@examples(12)
+@given(st.integers(0, 10**6))
+def test_rules_that_are_told_what_the_search_knows_choose_as_well_as_without(seed):
+    small, asked = small_case(seed)
+    answer = plan_training(small, asked, clock=lambda: 0.0)
+    if answer.best is None:
+        return
+    bare = replace(context(answer.best.plan.num_devices), plan=answer.best.plan)
+    told = replace(bare, known=answer.search, alone=[])
+    for name, tolerance in (
+        ("best_single_domain", TOLERANCE), ("home_domain", TOLERANCE), ("mast_like", TOLERANCE),
+        ("latency_blind", np.inf),
+    ):  # fmt: skip
+        with_it, without = (BASELINES[name](answer.problem, each) for each in (told, replace(bare, alone=[])))
+        assert (with_it is None) == (without is None)
+        if with_it is not None and without is not None:
+            assert with_it.score <= without.score * (1 + tolerance)
 
 
 @pytest.mark.parametrize("gib", [1.2, 4.0])

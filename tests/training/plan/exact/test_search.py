@@ -99,6 +99,27 @@ def test_the_ranked_table_has_one_row_a_domain_set_best_first():
     assert len(ranked) >= 6  # of the seven subsets
 
 
+def test_of_domains_that_are_alike_one_is_searched_alone_and_all_have_its_plans():
+    a = replace(domain("a", 4), price_usd_per_device_hour=2.0)
+    place = fleet(a, replace(a, name="b", price_usd_per_device_hour=1.0, region="far"), gbps=0.001, ms=900)
+    looked = search(place, job(layers(14), batch=32), rank=2)
+    found = looked.run()
+    masks = {int(code) % len(looked.chains.masks) for code in looked.branches.codes if code >= 0}
+    assert 1 not in masks  # b alone
+    first, second = found.ranked[:2]
+    assert (first.plan.domains, second.plan.domains) == (("a",), ("b",))
+    assert first.score == second.score == looked.problem.model.reports([second.plan])[0].step_time_s
+    assert second.report.cost_usd_per_step == pytest.approx(first.report.cost_usd_per_step / 2)
+    assert {first.domain_set, second.domain_set} <= found.closed
+
+
+def test_all_domains_alike_are_refused_for_the_same_reason():
+    small = domain("a", 2, accelerator=card(gib=11.2))
+    found = search(fleet(small, replace(small, name="b"), links=[]), job(layers(6), batch=8)).run()
+    reasons = {names: reason.subject for names, reason in found.refusals.items()}
+    assert reasons == {frozenset("a"): "a", frozenset("b"): "b"}
+
+
 def test_what_must_be_used_is_used():
     ranked = search(must_use=2).run().ranked
     assert ranked

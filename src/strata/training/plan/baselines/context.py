@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
+from strata.training.plan.exact.branches import LOTS, Lot
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.result import Evaluated, SearchResult
+from strata.training.plan.exact.result import TOLERANCE, Evaluated, SearchResult
 from strata.training.plan.exact.search import Search
 from strata.training.plan.objective import Scales, score_report, within_limits
 from strata.workload.job import Objective
@@ -26,7 +27,10 @@ class Unfinished(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """`num_devices` is how many accelerators strata's own `plan` uses; `deadline` ends every baseline."""
+    """`num_devices` is how many accelerators strata's own `plan` uses; `deadline` ends every baseline.
+
+    `known` is what strata's own search of the problem has: no rule looks for what that has or rules out.
+    """
 
     scales: Scales
     num_devices: int
@@ -34,26 +38,51 @@ class Context:
     clock: Callable[[], float]
     deadline: float
     plan: TrainingPlan | None = None
+    known: SearchResult = field(default_factory=lambda: SearchResult(bound=-np.inf))
+    alone: list[Evaluated | None] = field(default_factory=list)
+    """The best plan in a single domain, once it was looked for."""
 
     def check_time(self) -> None:
         """Raise Unfinished once the time limit has passed; a baseline calls it wherever its work grows."""
         if self.clock() > self.deadline:
             raise Unfinished
 
+    def is_best(self, item: Evaluated | None) -> bool:
+        """Whether no plan of the problem is better."""
+        return item is not None and item.score * (1 - TOLERANCE) <= self.known.bound
+
 
 def exact(
-    problem: Problem, context: Context, members: Sequence[int], *, so_far: Evaluated | None = None
-) -> Evaluated | None:
-    """Return the exact best plan on some domains, None where nothing fits, keeps the limits or beats `so_far`."""
+    problem: Problem, context: Context, members: Sequence[int], *, so_far: Evaluated | None = None,
+    lots: Sequence[Lot] = LOTS, is_rough: bool = False,
+) -> Evaluated | None:  # fmt: skip
+    """Return the exact best plan on some domains, None where nothing fits, keeps the limits or beats `so_far`; the
+    best but for half a per cent where it `is_rough`."""
     context.check_time()
     known = SearchResult({} if so_far is None else {so_far.domain_set: so_far})
-    search = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline)
+    search = Search(
+        problem, context.scales, members, clock=context.clock, deadline=context.deadline, lots=lots,
+        is_rough=is_rough,
+    )  # fmt: skip
     result = search.run(so_far=known)
     if result.stopped:
         raise Unfinished
     better = best(result.ranked)
     # A search that is told of a plan may return others that are worse.
     return better if better is not None and better.score < _score(so_far) else None
+
+
+def exact_among(
+    problem: Problem, context: Context, members: Sequence[int], *, so_far: Evaluated | None = None
+) -> Evaluated | None:
+    """Return what `exact` does, for the problem that strata's own search was of."""
+    names = {problem.fleet.domains[i].name for i in members}
+    known = best([item for (_, domains), item in context.known.by_set.items() if domains <= names])
+    if _score(known) >= _score(so_far):
+        known = None
+    if context.is_best(known or so_far):
+        return known
+    return exact(problem, context, members, so_far=known or so_far) or known
 
 
 def best(items: Sequence[Evaluated]) -> Evaluated | None:

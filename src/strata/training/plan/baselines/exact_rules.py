@@ -5,23 +5,39 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from strata.training.plan.baselines.context import Context, Unfinished, best, best_of, evaluate, exact
+from strata.training.plan.baselines.context import (
+    Context,
+    Unfinished,
+    best,
+    best_of,
+    evaluate,
+    exact,
+    exact_among,
+)
 from strata.training.plan.exact.alone import TOGETHER, SingleDomains
+from strata.training.plan.exact.branches import CROSSING, LOTS
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.exact.search import Search
+from strata.training.plan.exact.speed import speeds
 
 
 def single_domain(problem: Problem, context: Context) -> Evaluated | None:
     """Every domain alone, the best of them: what a cluster scheduler per site would reach."""
-    result, every = SearchResult(), problem.representatives
+    if context.alone:
+        return context.alone[0]
+    known = {key: item for key, item in context.known.by_set.items() if item.plan.kind == "single"}
+    result, every = SearchResult(known), problem.representatives
+    if context.is_best(best(result.ranked)):
+        every = ()
     for first in range(0, len(every), TOGETHER):
         chains = SingleDomains(problem, every[first : first + TOGETHER])
         search = Search(problem, context.scales, (), clock=context.clock, deadline=context.deadline, chains=chains)
         result.merge(search.run(so_far=result))
         if result.stopped:
             raise Unfinished
-    return best(result.ranked)
+    context.alone.append(best(result.ranked))
+    return context.alone[0]
 
 
 def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
@@ -29,7 +45,8 @@ def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
 
     A cross-domain plan "wins" against a single domain mostly by having more GPUs; this comparison has as many (a
     last node is filled up), of one kind of the fleet and behind that kind's network. It measures the gap; it is no
-    place one can run, and no bound: on a fleet of several kinds a mixed plan may have more of what it needs.
+    place one can run, and no bound: on a fleet of several kinds a mixed plan may have more of what it needs. It is
+    searched as a row of the table below the first.
     """
     kinds = {}
     for domain in sorted(problem.fleet.domains, key=lambda domain: -(domain.price_usd_per_device_hour or 0.0)):
@@ -39,8 +56,9 @@ def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
         kinds[replace(kind, price_usd_per_device_hour=None)] = kind
     fleets = [replace(problem.fleet, domains=(kind,), links={}) for kind in kinds.values()]
     result: Evaluated | None = None
-    for fleet in fleets:
-        result = exact(Problem(fleet, problem.job, ()), context, (0,), so_far=result) or result
+    # What is slower than the best of the fastest kind is not looked into.
+    for ideal in sorted((Problem(fleet, problem.job, ()) for fleet in fleets), key=lambda each: -speeds(each)[0]):
+        result = exact(ideal, context, (0,), so_far=result, is_rough=True) or result
     return result
 
 
@@ -50,7 +68,7 @@ def home_domain(problem: Problem, context: Context) -> Evaluated | None:
     if not names:
         return None
     home = problem.job.home or names[0]
-    return exact(problem, context, (names.index(home),)) if home in names else None
+    return exact_among(problem, context, (names.index(home),)) if home in names else None
 
 
 def mast_like(problem: Problem, context: Context) -> Evaluated | None:
@@ -65,19 +83,22 @@ def mast_like(problem: Problem, context: Context) -> Evaluated | None:
     result = single_domain(problem, context)
     for members in regions.values():
         if len(members) > 1:
-            result = exact(problem, context, members[:POOL], so_far=result) or result
+            result = exact_among(problem, context, members[:POOL], so_far=result) or result
     return result
 
 
 def latency_blind(problem: Problem, context: Context) -> Evaluated | None:
     """Strata's own search told that every link has no latency, then run with the real one.
 
-    Strata's own plan is known to it: what is no better without latency is not looked into.
+    Strata's own plan is known to it: what is not better by half a per cent without latency is not looked into, nor
+    are single domains where that plan is proved.
     """
     blind_links = {pair: replace(link, latency_s=0.0) for pair, link in problem.fleet.links.items()}
     blind = problem.relinked(replace(problem.fleet, links=blind_links))
     members, known = range(min(len(problem.fleet.domains), POOL)), best([])
     if (own := context.plan) is not None and all(problem.fleet.index(name) in members for name in own.domains):
         known = best(evaluate(blind, context, [own]))
-    chosen = exact(blind, context, members, so_far=known) or known
+    is_proved = known is not None and any(context.is_best(i) for i in context.known.ranked if i.plan == own)
+    lots = CROSSING if is_proved else LOTS
+    chosen = exact(blind, context, members, so_far=known, lots=lots, is_rough=True) or known
     return best_of(problem, context, [chosen.plan]) if chosen is not None else None

@@ -41,13 +41,13 @@ class SearchBranches:
 
     def __init__(
         self, problem: Problem, scales: Scales, chains: ChainSpace, shards: ShardSpace,
-        *, must_use: int | None, only_common: bool = False,
+        *, must_use: int | None, only_common: bool = False, among: Sequence[Lot] = LOTS,
     ) -> None:  # fmt: skip
         """With `must_use`, only those that hold this domain (a position in the fleet).
 
-        `only_common`: only pipelines in the settings of `ParallelConfig.is_common`.
+        `only_common`: only pipelines in the settings of `ParallelConfig.is_common`. `among`: only these lots.
         """
-        self.only_common = only_common
+        self.only_common, self.among = only_common, among
         self.problem, self.scales, self.chains, self.shards, self.must_use = (
             problem, scales, chains, shards, must_use,
         )  # fmt: skip
@@ -80,7 +80,7 @@ class SearchBranches:
 
     def _put(self, lot: Lot, numbers: Ints, step_s: Floats, usd: Floats) -> None:
         limits, tokens = self.problem.job.limits, self.problem.job.tokens_per_step
-        keep = np.isfinite(step_s)
+        keep = np.isfinite(step_s) & (lot in self.among)
         if limits.cost_usd_per_step is not None:
             keep &= usd <= limits.cost_usd_per_step
         if limits.tokens_per_s is not None and lot != "shared":
@@ -155,11 +155,23 @@ class SearchBranches:
 
     @cached_property
     def _masks(self) -> dict[Lot, Ints]:
-        """The masks (positions) of each lot that hold what must be used."""
+        """The masks (positions) of each lot that hold what must be used; of domains alike one alone."""
         must, inside = self.must_use, self.chains.inside
         allowed = inside.any(axis=1) if must is None else inside[:, self.chains.members.index(must)] == 1
         several = inside.sum(axis=1) > 1
-        return {"alone": np.flatnonzero(allowed & ~several), "joined": np.flatnonzero(allowed & several)}
+        alone = np.flatnonzero(allowed & ~several)
+        alike = np.array(self.problem.alike)[np.array(self.chains.members, dtype=np.int64)]
+        alone = alone[np.sort(np.unique(alike[inside[alone].argmax(axis=1)], return_index=True)[1])]
+        return {"alone": alone, "joined": np.flatnonzero(allowed & several)}
+
+    def like(self, name: str) -> list[str]:
+        """Return the other domains of the pipelines that are like one: alone, they have its plans."""
+        if self.must_use is not None:
+            return []
+        fleet, alike = self.problem.fleet, self.problem.alike
+        kind = alike[fleet.index(name)]
+        return [d.name for i, d in zip(self.chains.members, self.chains.domains, strict=True)
+                if alike[i] == kind and d.name != name]  # fmt: skip
 
     def _shared(self, number: int, first: int, check: Check) -> tuple[Floats, Ints]:
         numbers, step_s = self.shards.bounds_of(self.shards.commons[number], check=check)

@@ -25,7 +25,7 @@ from strata.training.plan.exact.room import num_microbatches, ranks_of, slots
 from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.splitting import Splitting
 from strata.training.plan.exact.usable import missing_links, unusable
-from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.workload.job import Objective, Recompute, Schedule, TrainingJob
 
 POOL: Final = 10
 """Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
@@ -34,7 +34,7 @@ SPLITS: Final = 512
 """Rows of stages whose layer splits are kept: each has tables of its stages, most of them those of others."""
 
 INSIDE_DOMAINS: Final = (
-    "kinds", "_kinds_first", "of_each_kind", "representatives", "like_layers", "splitting", "_space",
+    "kinds", "_kinds_first", "of_each_kind", "alike", "representatives", "like_layers", "splitting", "_space",
     "_compute_costs", "_any_splits", "stage_times", "held_layers", "recomputed_layers", "gradient_sums",
     "run_ends", "_layer_runs", "_recomputing",
 )  # fmt: skip
@@ -136,12 +136,23 @@ class Problem:
         return int(first[largest]), int(counts[largest])
 
     @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Per domain the first that plans the same alone: like it in all but name, region and uplink, and in price
+        where neither goal nor limits know money."""
+        first: dict[object, int] = {}
+        is_time = self.job.objective is Objective.TIME and self.job.limits.cost_usd_per_step is None
+
+        def like(d: Domain) -> object:
+            price = None if is_time else d.price_usd_per_device_hour
+            alone = replace(d, name="", region="", uplink_bytes_per_s=None, price_usd_per_device_hour=price)
+            return alone, self.job.pins.stages_in(d.name)
+
+        return tuple(first.setdefault(like(d), index) for index, d in enumerate(self.fleet.domains))
+
+    @cached_property
     def representatives(self) -> tuple[int, ...]:
-        """The first of the domains that are alike in all but name and region: alone, the others plan the same."""
-        first: dict[Domain, int] = {}
-        for index, domain in enumerate(self.fleet.domains):
-            first.setdefault(replace(domain, name="", region=""), index)
-        return tuple(first.values())
+        """The first of the domains that are alike."""
+        return tuple(dict.fromkeys(self.alike))
 
     @cached_property
     def modes(self) -> tuple[Recompute, ...]:

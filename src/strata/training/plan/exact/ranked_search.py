@@ -11,18 +11,13 @@ from strata.clock import Clock
 from strata.training.plan.exact.branches import CROSSING, LOTS, TOGETHER, Lot
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import SearchResult
-from strata.training.plan.exact.search import Search
+from strata.training.plan.exact.search import ROW_SPLITS, ROW_TIMED, ROW_TOLERANCE, Search
 from strata.training.plan.objective import Scales
 
 OPENED: Final = 8
 ROW_LOTS: Final = 32
 """Branches opened that fit, and lots looked into, for a row of the ranked table before it counts as searched in
 part."""
-
-ROW_TOLERANCE: Final = 5e-3
-ROW_SPLITS: Final = 20
-ROW_TIMED: Final = 512
-"""As TOLERANCE, MOST_SPLITS and MOST_TIMED, for the rows below the first."""
 
 LOTS_OF: Final[dict[str, tuple[Lot, ...]]] = {"single": ("alone",), "pp": ("joined",)}
 """Where the branches of a kind of plan are; of all others: among the sharings."""
@@ -56,6 +51,7 @@ class RankedSearch(Search):
         while not self._is_late():
             new, counted = np.arange(counted, len(branches.codes)), len(branches.codes)
             np.minimum.at(least, branches.sets_of(new), branches.bounds[new])
+            self._copy_alike()
             known = {**so_far.by_set, **result.by_set}
             scores = sorted(item.score for item in known.values())
             worst = scores[self.rank - 1] if len(scores) >= self.rank else np.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,4 +40,9 @@ class Refusals:
                 might = np.isfinite(chains.bounds(branches.problem.configs[number], in_doubt).step_s[in_doubt])
                 in_doubt = in_doubt[~might]
         certain = {branches.names(int(index)) for index in in_doubt}
-        return {names: reason for names, reason in self._reasons.items() if names in certain}
+        reasons = {names: reason for names, reason in self._reasons.items() if names in certain}
+        for names, reason in [(names, reason) for names, reason in reasons.items() if len(names) == 1]:
+            [name] = names
+            for other in branches.like(name):
+                reasons[frozenset([other])] = replace(reason, subject=other) if reason.subject == name else reason
+        return reasons

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Ints
-from strata.clock import Check, Clock
+from strata.clock import Check, Clock, unlimited
 from strata.decision import Reason
 from strata.errors import OutOfTime
 from strata.training.plan.exact.branches import LOTS, Lot, SearchBranches
@@ -26,6 +27,7 @@ from strata.training.plan.exact.refusals import Refusals
 from strata.training.plan.exact.result import TOLERANCE, Evaluated, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.sharing_builder import SharingBuilder
+from strata.training.plan.exact.unit import moved
 from strata.training.plan.objective import Scales, score, score_report, within_limits
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
@@ -38,6 +40,11 @@ DIVE: Final = 3
 
 MOST_SPLITS: Final = 200
 """Layer splits of one chain that are built; where more could be better, the gap says so."""
+
+ROW_TOLERANCE: Final = 5e-3
+ROW_SPLITS: Final = 20
+ROW_TIMED: Final = 512
+"""As TOLERANCE, MOST_SPLITS and MOST_TIMED, for rows of a table below its first."""
 
 LATE_SHARE: Final = 0.05
 """Of its time, what a search that is out of it may take for the plan that it built last."""
@@ -60,13 +67,16 @@ class Search:
         must_use: int | None = None,
         needs_plan: bool = False,
         only_common: bool = False,
+        lots: Sequence[Lot] = LOTS,
+        is_rough: bool = False,
         chains: ChainSpace | None = None,
         shards: ShardSpace | None = None,
     ) -> None:
         """Search subsets of `members`; with `must_use`, only those that hold this one of them.
 
         `needs_plan`: the deadline holds only once there is a plan. `only_common`: pipelines alone, in few
-        settings, until there is a plan. `chains` and `shards` are all pipelines and sharings of the members,
+        settings, until there is a plan. `lots`: these alone. `is_rough`: to ROW_TOLERANCE, as far as
+        a row of the ranked table is searched. `chains` and `shards` are all pipelines and sharings of the members,
         unless these are given.
         """
         self.needs_plan, self._started = needs_plan, clock()
@@ -75,7 +85,7 @@ class Search:
         self.chains = chains or ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
         self.shards = shards or ShardSpace(problem, tuple(members))
         self.branches = SearchBranches(
-            problem, scales, self.chains, self.shards, must_use=must_use, only_common=only_common
+            problem, scales, self.chains, self.shards, must_use=must_use, only_common=only_common, among=lots
         )
         self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
@@ -83,6 +93,9 @@ class Search:
         self._sharings: list[tuple[float, int]] = []
         self.sharings = SharingBuilder(self.branches)
         self._unsplit, self._most_splits, self._most_timed = np.inf, MOST_SPLITS, MOST_TIMED
+        self._tolerance = ROW_TOLERANCE if is_rough else TOLERANCE
+        if is_rough:
+            self._most_splits, self._most_timed = ROW_SPLITS, ROW_TIMED
         self.refusals = Refusals(self.branches)
         self._opened: set[TrainingPlan] = set()
         self._serial = 0
@@ -97,6 +110,7 @@ class Search:
         """
         try:
             self._search(so_far or SearchResult())
+            self._copy_alike()
             self.result.branches = len(self.branches.codes)
             self.result.refusals = self.refusals.proved(is_late=self._is_late)
         except OutOfTime:  # before all branches had a bound: there is no plan yet, and nothing proved
@@ -112,7 +126,7 @@ class Search:
     def _search(self, so_far: SearchResult) -> None:
         branches, incumbent = self.branches, so_far.best_score
         branches.find(check=self._check_time)
-        self._explore(incumbent)
+        self._explore(incumbent, tolerance=self._tolerance)
         best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
             proved = self.result.bound
@@ -122,6 +136,22 @@ class Search:
                 among=lambda item: item.plan.local_steps == 1,
             )  # fmt: skip
             self.result.bound = proved
+
+    def _copy_alike(self) -> None:
+        """Let every domain have the plans alone of one like it that was searched."""
+        result, kept = self.result, {**self.result.missed, **self.result.by_set}
+        for (kind, names), item in kept.items():
+            if kind != "single":
+                continue
+            [name], [pipeline] = names, item.plan.pipelines
+            others = self.branches.like(name)
+            least = [result.by_set.get((kind, frozenset([other])), item) for other in others]
+            plans = [replace(item.plan, pipelines=(moved(pipeline, other),)) for other in others]
+            worse = [plan for plan, known in zip(plans, least, strict=True) if known.score >= item.score]
+            if worse:
+                self.evaluate(worse, check=unlimited)
+            if item.domain_set in result.closed:
+                result.closed |= {(kind, frozenset([other])) for other in others}
 
     def _forget(self) -> None:
         """Begin again with what is built and opened."""

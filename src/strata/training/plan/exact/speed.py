@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from strata.arrays import Floats
@@ -16,8 +14,7 @@ def speeds(problem: Problem) -> Floats:
     In common settings, where there are any: the others take a second to time, and order domains alike.
     """
     kinds = problem.representatives
-    each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
-    of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
+    of_kind = np.searchsorted(kinds, problem.alike)
     best = np.zeros(len(problem.fleet.domains))
     works = {config.work: config for config in problem.configs if config.is_common}
     for config in (works or {config.work: config for config in problem.configs}).values():
