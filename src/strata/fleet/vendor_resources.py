@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 _WHOLE: Final[Mapping[str, str]] = {
@@ -46,6 +47,7 @@ def is_accelerator(resource: str) -> bool:
     return _ACCELERATORS.fullmatch(resource) is not None
 
 
+@lru_cache(1024)
 def vendor_of(resource: str) -> str:
     """Return whose whole devices a resource counts; empty where it counts none."""
     return next((vendor for vendor, form in _WHOLE.items() if re.fullmatch(form, resource)), "")

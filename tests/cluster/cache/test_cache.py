@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.runtime_profile import profile_object
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, encode
+from strata.cluster.cache import cache as cache_module
 from strata.cluster.cache import gangs
 from strata.cluster.cache.allocation import uses_of
 from strata.cluster.cache.cache import ClusterCache
@@ -418,3 +419,28 @@ def test_what_a_gang_holds_is_looked_at_once_for_all_the_news_of_its_pods(cache,
         cache.changed(kinds.POD, placed_pod(f"p{number}", where, "Job/default/many", index=number, on="n1"))
     assert free(cache, "n1") == []
     assert looked == [8]
+
+
+def test_nodes_that_come_one_after_the_other_are_each_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While thousands join, looking at all of them at each made the controller's work grow with their square."""
+    looked: list[str] = []
+    look = cache_module.node_state
+
+    def counted(node: Any, *args: Any, **more: Any) -> Any:
+        looked.append(node["metadata"]["name"])
+        return look(node, *args, **more)
+
+    monkeypatch.setattr(cache_module, "node_state", counted)
+    cache = ClusterCache(PROFILES)
+    for i in range(30):
+        cache.changed(kinds.NODE, objects.node(f"n{i}", A100))
+        cache.changed(kinds.COMPUTE_NODE, objects.devices(f"n{i}", A100))
+        assert len(cache.index.nodes) == i + 1
+    cache.changed(kinds.NODE, objects.node("n3", A100), is_gone=True)
+    assert len(cache.index.nodes) == 29
+    assert len(looked) == 30
+    cache.changed(kinds.POD, objects.pod("held", on="n5", resource="nvidia.com/gpu", count=3))
+    cache.changed(kinds.NODE, objects.node("n3", A100))
+    index = cache.index
+    assert looked[30:] == ["n3", "n5"]
+    assert index.nodes[index.node_number["n5"]].free_share.count(1.0) == 5

@@ -87,6 +87,7 @@ class ClusterCache:
         self._node_of_pod: dict[str, str] = {}
         self._claimed, self._has_claims_news = ClaimedDevices(), False
         self._index: Index | None = None
+        self._are_others = False
         self._dirty: set[str] = set()
         self._closed: set[str] = set()
 
@@ -98,8 +99,14 @@ class ClusterCache:
             self._has_claims_news = False
             for node in self._claimed.look():
                 self._touch(node)
-        if self._index is None:
-            self._index = Index.of(Cluster(tuple(self._state(name) for name in sorted(self._names()))))
+        if self._index is None or self._are_others:
+            # While thousands of nodes come, one after the other, each is looked at once.
+            same = {} if self._index is None else {node.name: node for node in self._index.nodes}
+            nodes = (
+                same[name] if name in same and name not in self._dirty else self._state(name)
+                for name in sorted(self._names())
+            )
+            self._index, self._are_others = Index.of(Cluster(tuple(nodes))), False
             self.grown += 1
         elif self._dirty:
             old, new = self._index, [self._state(name) for name in sorted(self._dirty)]
@@ -107,7 +114,7 @@ class ClusterCache:
                 self._index = old.with_nodes(new)
                 self.grown += any(may_fit_more(old.nodes[old.node_number[node.name]], node) for node in new)
             except ValueError:  # built otherwise: all shapes are looked at again
-                self._index = None
+                self._are_others = True
                 return self.index
         self._dirty.clear()
         return self._index
@@ -195,7 +202,7 @@ class ClusterCache:
         was_there = node in self.nodes and node in self.fingerprints
         yield
         if (node in self.nodes and node in self.fingerprints) != was_there:
-            self._index = None
+            self._are_others = True
         self._touch(node)
 
     def _take_profile(self, name: str, obj: Object | None) -> None:
