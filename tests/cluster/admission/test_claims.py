@@ -145,6 +145,23 @@ def test_a_job_whose_code_is_no_image_is_refused_before_its_pods_are():
         job_defaults(job(annotations={"code-image": "replace-me"}))
 
 
+@pytest.mark.parametrize(
+    ("named", "refused"),
+    [
+        ({"container": "mian"}, {"ai.compute/container": "there is no container 'mian' in template main"}),
+        ({"engine": "torchrnu"}, {"ai.compute/engine": "no profile has 'torchrnu' (known: torchrun)"}),
+        ({"engine": "torchrun", "container": "main"}, None),
+    ],
+)
+def test_a_job_that_names_what_its_pods_have_not_is_refused_before_it_is_let_go(named, refused):
+    """It would hold its devices, while each of its pods is refused."""
+    given = job(annotations=named)
+    if refused is None:
+        assert jobs.is_suspended(job_defaults(given, {"torchrun"}))
+    else:
+        assert faults(lambda job: job_defaults(job, {"torchrun"}), given) == refused
+
+
 def test_pods_that_only_steer_are_left_alone():
     head, worker = ({"spec": {"containers": [container(name)]}} for name in ("head", "worker"))
     groups = [{"groupName": "w", "replicas": 3, "template": worker}]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from strata.cluster.admission.inject import CODE_IMAGE
+from strata.cluster.admission.inject import CODE_IMAGE, ENGINE
 from strata.cluster.api import jobs
 from strata.cluster.api.annotations import PREEMPTIBLE, PREFIX
 from strata.cluster.api.forms import IMAGE
 from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, name_of
 from strata.cluster.api.placement_annotation import (
+    CONTAINER,
     COUNTED,
     FIRST,
     GANG,
@@ -27,12 +29,13 @@ WRITTEN: Final = (PLACEMENT, GANG, FIRST, PER_JOB, INJECTED, COUNTED, WAITING, V
 """Annotations only strata writes: what a new job brings along of them was copied from another."""
 
 
-def job_defaults(job: Object) -> Object:
+def job_defaults(job: Object, engines: Collection[str] | None = None) -> Object:
     """Return a managed job as it should be created: held back, and its pods' templates know what is asked.
 
     Templates get the label and the job's annotations; pods that only steer are left alone, and so is a job that
     another one of ours makes. What a copied job brings along of an earlier placement goes. Raises BadFile where a
-    template asks for something else than its job, or the code's image is none.
+    template asks for something else than its job, the code's image is none, or its pods would be refused for what
+    they name: a container that is not there, or an engine that is none of `engines`, those of all profiles.
     """
     if any(jobs.kind_of(owner) for owner in meta(job).get("ownerReferences") or ()):
         return job
@@ -62,6 +65,14 @@ def job_defaults(job: Object) -> Object:
                     "of the job"
                 )
                 faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=ascii(key)[1:-1]))
+        names = [container.get("name") for container in (template.get("spec") or {}).get("containers") or ()]
+        named, engine = ({**own, **annotations}.get(key, "") for key in (CONTAINER, ENGINE))
+        if named and names and named not in names:
+            message = f"there is no container {named[:63]!a} in template {pod_set.name}"
+            faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=CONTAINER))
+        if engine and engines is not None and engine not in engines:
+            message = f"no profile has {engine[:63]!a} (known: {', '.join(sorted(engines)) or 'none'})"
+            faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=ENGINE))
         metadata = {**meta(template), "labels": {**labels_of(template), MANAGED: "true"}}
         if annotations:
             metadata["annotations"] = {**own, **annotations}

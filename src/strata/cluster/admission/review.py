@@ -106,7 +106,8 @@ class _Decider:
         if jobs.kind_of(obj) is None:
             return obj
         check_job(obj)
-        after = job_defaults(obj)
+        engines = {engine for profile in self.profiles().values() for engine in profile.entrypoints}
+        after = job_defaults(obj, engines)
         templates = [pod_set.template for pod_set in jobs.pod_sets(after)]
         if after is not obj and not any(CLAIM in annotations_of(manifest) for manifest in (after, *templates)):
             job_claim(jobs.read_job(after), {})
