@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -110,6 +110,22 @@ class Fingerprint:
     notes: tuple[str, ...] = ()
     held: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     ports: tuple[RdmaPort, ...] = ()
+
+    def steady(self) -> Fingerprint:
+        """Return it without what changes by itself all the time, and decides nothing."""
+        devices = tuple(
+            replace(
+                device,
+                memory_used_bytes=None,
+                utilisation=None,
+                temperature_c=None,
+                power_w=None,
+                probe=None,
+                load=None,
+            )
+            for device in self.devices
+        )
+        return replace(self, devices=devices)
 
     def bandwidth(self) -> Floats:
         """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""

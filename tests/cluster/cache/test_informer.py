@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from strata.cluster.api.kinds import POD
+from strata.cluster.api.kinds import COMPUTE_NODE, POD
 from strata.cluster.api.watch import Listed, WatchEvent
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
@@ -46,3 +46,17 @@ def test_news_of_one_object_that_follow_each_other_are_told_once(news, told):
         informer._news.put(Listed(POD, ()) if item == "list" else event)
     assert informer.pump(0.0) == {POD}
     assert informer.cache.said == told
+
+
+def test_a_heartbeat_that_says_nothing_new_is_no_news_but_the_node_is_heard_of():
+    now_s = 0.0
+    informer = Informer(None, ClusterCache(), watched=(), rng=random.Random(0), clock=lambda: now_s)
+    for at, sick, heard in (("10:00:00", (), True), ("10:02:30", (), False), ("10:05:00", (3,), True)):
+        node = objects.devices("n1", sick=sick)
+        node = {**node, "status": {**node["status"], "observedAt": f"2026-11-27T{at}Z"}}
+        now_s += 150.0
+        informer._news.put(WatchEvent(COMPUTE_NODE, "MODIFIED", node))
+        assert informer.pump(0.0) == ({COMPUTE_NODE} if heard else set())
+        assert informer.received_s == {"n1": now_s}
+    informer._news.put(WatchEvent(COMPUTE_NODE, "DELETED", node))
+    assert informer.pump(0.0) == {COMPUTE_NODE}

@@ -142,7 +142,7 @@ class Agent:
         if current is None or self._taken is not None:
             return math.inf
         before, wait_s = self._published, self.pace.heartbeat_s
-        if before is None or _steady(current) != _steady(before):
+        if before is None or current.steady() != before.steady():
             return self._not_before_s
         if any(now.probe != then.probe for now, then in zip(current.devices, before.devices, strict=True)):
             wait_s = min(wait_s, self.pace.probed_s)
@@ -236,22 +236,3 @@ def _merged(new: Collected, old: Fingerprint) -> Fingerprint:
 
 def _is_nameless(device: Device) -> bool:
     return "lost" in device.faults and device.memory_bytes == 0
-
-
-def _steady(fingerprint: Fingerprint) -> Fingerprint:
-    """Return what of a fingerprint is told at once: all but what changes by itself all the time."""
-    return replace(
-        fingerprint,
-        devices=tuple(
-            replace(
-                device,
-                memory_used_bytes=None,
-                utilisation=None,
-                temperature_c=None,
-                power_w=None,
-                probe=None,
-                load=None,
-            )
-            for device in fingerprint.devices
-        ),
-    )

@@ -18,6 +18,7 @@ from strata.cluster.api.client import Api
 from strata.cluster.api.kinds import ObjectKind, name_of, namespace_of
 from strata.cluster.api.watch import Listed, News, Watcher, WatchEvent
 from strata.cluster.cache.cache import WATCHED, ClusterCache
+from strata.fleet.fingerprint import Fingerprint
 
 STALE_S: Final = 360.0
 """Two heartbeats of the agent, and an API server that is away for a minute."""
@@ -74,34 +75,43 @@ class Informer:
             self._thread.join()
 
     def pump(self, timeout_s: float) -> frozenset[ObjectKind]:
-        """Wait for news and tell the cache all there is; return of which kinds there was any."""
+        """Wait for news and tell the cache all there is; return of which kinds there was any.
+
+        A node of which its agent says nothing new is none: of thousands one does so at any time.
+        """
         try:
             news = [self._news.get(timeout=timeout_s)]
         except queue.Empty:
             news = []
         while news and not self._news.empty():
             news.append(self._news.get())
+        heard: set[ObjectKind] = set()
         with self.lock:
             for item in _last_of_each(news):
-                self._hear(item)
+                before = self._hear(item)
                 if isinstance(item, Listed):
                     self.cache.listed(item.kind, item.objects)
                     self._missing.discard(item.kind)
                 else:
                     self.cache.changed(item.kind, item.obj, is_gone=item.type == "DELETED")
+                    after = None if before is None else self.cache.fingerprints.get(before.node)
+                    if before is not None and after is not None and after.steady() == before.steady():
+                        continue
+                heard.add(item.kind)
             self._close_silent()
-        return frozenset(item.kind for item in news)
+        return frozenset(heard)
 
-    def _hear(self, news: News) -> None:
-        """Note when a node's agent is heard of: what an agent says the time is plays no part."""
+    def _hear(self, news: News) -> Fingerprint | None:
+        """Note when a node's agent is heard of, and return the node as it was: an agent's clock plays no part."""
         if news.kind != kinds.COMPUTE_NODE:
-            return
+            return None
         now_s = self.clock()
         for obj in news.objects if isinstance(news, Listed) else (news.obj,):
             before = self.cache.compute_nodes.get(name_of(obj))
             if before is None or _observation(obj) != _observation(before):
                 self.received_s[name_of(obj)] = now_s
                 self.fresh.add(name_of(obj))
+        return None if isinstance(news, Listed) else self.cache.fingerprints.get(name_of(news.obj))
 
     def _close_silent(self) -> None:
         now_s = self.clock()
