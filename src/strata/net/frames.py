@@ -55,12 +55,13 @@ class FrameConnection(asyncio.Protocol):
     ) -> None:
         self.on_frame, self.on_lost = on_frame, on_lost
         self.is_open = False
-        self.num_unheard = 0
+        self.heard_s = self.answered_s = 0.0
+        """When something came last, and a ping's answer [s, of the event loop]."""
         self._frame_bytes, self._frame_s = frame_bytes, frame_s
         self._data = bytearray()
         self._late: asyncio.TimerHandle | None = None
         self._pings = dict[int, asyncio.Future[None]]()
-        self._num_pings = 0
+        self._num_pings = self._num_sent = 0
         self._why = "the connection was closed"
         self._transport: asyncio.Transport | None = None
 
@@ -70,7 +71,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand over what is whole."""
-        self.num_unheard = 0
+        self.heard_s = asyncio.get_running_loop().time()
         self._data += data
         try:
             self._parse()
@@ -91,7 +92,9 @@ class FrameConnection(asyncio.Protocol):
         """Send a frame; one that is lost before is told of by `on_lost`."""
         if self._transport is not None:
             header = HEADER.pack(kind, count, sum(map(len, parts)))
-            self._transport.write(b"".join((header, *parts)))
+            data = b"".join((header, *parts))
+            self._num_sent += len(data)
+            self._transport.write(data)
 
     async def ping(self) -> None:
         """Return when the peer's event loop has answered. Raises FrameError where the connection ends."""
@@ -104,6 +107,11 @@ class FrameConnection(asyncio.Protocol):
             await pong
         finally:
             del self._pings[number]
+
+    @property
+    def num_taken(self) -> int:
+        """Bytes that went out: the peer took all of them but what the kernels hold."""
+        return self._num_sent - (0 if self._transport is None else self._transport.get_write_buffer_size())
 
     def close(self) -> None:
         """Close it, what was sent goes out first; nobody is told."""
@@ -131,6 +139,7 @@ class FrameConnection(asyncio.Protocol):
             if kind == PING:
                 self.send(PONG, count, payload)
             elif kind == PONG:
+                self.answered_s = self.heard_s
                 if (pong := self._pings.get(count)) and not pong.done():
                     pong.set_result(None)
             else:

@@ -13,7 +13,7 @@ from strata.serving.worker import steps as codec
 from strata.serving.worker.app import body_bytes, frame
 from strata.serving.worker.holder import AttemptKey
 from strata.serving.worker.links import HttpGateway, Unreachable
-from strata.serving.worker.peers import Links
+from strata.serving.worker.peers import Links, patience_s, watch
 from tests.serving.worker.builders import SHAPE, Cluster
 
 TOKEN = {"authorization": "Bearer secret"}
@@ -354,7 +354,7 @@ def test_a_peer_that_hangs_in_the_middle_of_a_frame_is_left():
 
 def test_a_worker_that_stands_still_is_named_by_the_one_before_it():
     async def timeline():
-        async with Wired(silence_s=0.1) as wired:
+        async with Wired(silence_s=0.6) as wired:
             silent = await asyncio.start_server(_upgrade_and_be_silent, "127.0.0.1", 0)
             async with silent:
                 url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
@@ -366,7 +366,41 @@ def test_a_worker_that_stands_still_is_named_by_the_one_before_it():
                 return json.loads(answer.text), url
 
     line, url = run(timeline())
-    assert line == {"error": f"{url}: nothing was heard for 0.1 s", "node_id": "z"}
+    assert line == {"error": f"{url}: nothing was heard for 0.1 s", "node_id": "z"}  # a sixth, not the whole
+
+
+def test_a_peer_that_took_long_to_answer_is_given_longer():
+    assert [patience_s(30.0, longest_s) for longest_s in (0.0, 0.01, 0.5, 1.0, 9.0)] == [
+        5.0,
+        5.0,
+        10.0,
+        20.0,
+        30.0,
+    ]
+
+
+class Taking:
+    """A peer that takes what is sent to it slowly, and answers nothing until it has all."""
+
+    def __init__(self, looks):
+        self.num_taken, self.looks = 0, looks
+        self.heard_s = self.answered_s = 0.0
+
+    @property
+    def is_open(self):
+        self.num_taken += 1
+        return self.num_taken < self.looks
+
+    def send(self, kind, count):
+        pass
+
+    def abort(self, why):
+        raise AssertionError(why)
+
+
+def test_a_peer_that_takes_what_is_sent_is_alive_however_late_it_answers():
+    """A long prompt's activations lie before the ping: a slow link is no silence."""
+    run(watch(Taking(looks=60), silence_s=0.12))
 
 
 async def _upgrade_and_be_silent(reader, writer):

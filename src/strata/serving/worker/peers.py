@@ -21,8 +21,38 @@ HOP_TRIES: Final = 3
 """The least of so many is the hop: what disturbs only adds."""
 AT_ONCE: Final = 16
 """Peers measured at the same time: more would measure our own queue."""
+SHARE: Final = 1 / 6
+"""Of the longest silence there may be, what a peer is given at least to answer a ping (assumed)."""
+TIMES: Final = 20
+"""So many times the longest that it took to answer one before (assumed)."""
 CHECKS: Final = 4
-"""Pings within the time that a peer may be silent."""
+"""Looks within the least time that a peer may be silent."""
+
+
+def patience_s(silence_s: float, longest_s: float) -> float:
+    """Return how long a ping may go without an answer, by the longest that one took so far.
+
+    Pings are answered by a worker's event loop, beside whatever its layers do: no step is too long for them.
+    """
+    return min(silence_s, max(SHARE * silence_s, TIMES * longest_s))
+
+
+async def watch(connection: FrameConnection, silence_s: float) -> None:
+    """Ping while a connection lasts: a peer that stands still answers nothing, and says nothing of its end."""
+    now_s, longest_s = asyncio.get_running_loop().time, 0.0
+    while connection.is_open:
+        asked_s, taken = now_s(), connection.num_taken
+        connection.send(PING, 0)
+        await asyncio.sleep(SHARE * silence_s / CHECKS)
+        while connection.is_open and connection.heard_s < asked_s:
+            if connection.num_taken > taken:  # it takes what is before the ping
+                asked_s, taken = now_s(), connection.num_taken
+            due_s = patience_s(silence_s, longest_s)
+            if now_s() - asked_s > due_s:
+                connection.abort(f"nothing was heard for {due_s:.3g} s")
+                return
+            await asyncio.sleep(SHARE * silence_s / CHECKS)
+        longest_s = max(longest_s, connection.answered_s - asked_s)
 
 
 class _Parts(NamedTuple):
@@ -106,18 +136,7 @@ class Link:
         waited, self._unsent = self._unsent or (), None
         for kind, count, parts in waited:
             self.connection.send(kind, count, *parts)
-        self._links.tasks.start(self._watch())
-
-    async def _watch(self) -> None:
-        """Ping while the link lasts: a peer that stands still answers nothing, and says nothing of its end."""
-        silence_s = self._links.silence_s
-        while self.connection.is_open:
-            if self.connection.num_unheard >= CHECKS:
-                self.connection.abort(f"nothing was heard for {silence_s:g} s")
-                return
-            self.connection.num_unheard += 1
-            self.connection.send(PING, 0)
-            await asyncio.sleep(silence_s / CHECKS)
+        self._links.tasks.start(watch(self.connection, self._links.silence_s))
 
     def _heard(self, frame: WireFrame) -> None:
         if frame.kind in (codec.KV, codec.NO_KV):
