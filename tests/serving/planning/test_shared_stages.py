@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.instructions import Replan
+from strata.serving.live.replan import horizon_tokens
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.planning.goal import Goal
-from tests.serving.live.cluster import Cluster, request
+from tests.serving.live.cluster import Cluster, llama, request
 from tests.serving.live.cluster import node as machine
 from tests.serving.planning.pools import node, pool, random_pool
 from tests.support.laws import examples
@@ -42,6 +47,19 @@ def test_tokens_of_pipelines_that_share_a_node_are_not_counted_twice():
     assert score(one, uneven).tokens_per_s == pytest.approx(2 * score(one, uneven[:1]).tokens_per_s)
     assert faults(one, both) == ["node a is used twice"]
     assert faults(one, both, may_share=True) == []
+
+
+def test_what_a_layout_earns_until_the_horizon_is_no_more_than_its_nodes_work_together():
+    """Each pipeline was counted as if it had its nodes alone."""
+    one = pool(*(node(name, room=8) for name in "abc"), hop_s=0.0)
+    first, second = (Stage("a", 0, 4), Stage("b", 4, 8)), (Stage("a", 0, 4), Stage("c", 4, 8))
+    held = dict.fromkeys("abc", (0, 8))
+    plan, serving = Replan(1, (), current=(first, second)), replace(one, held=held)
+    alone, both = (
+        horizon_tokens(plan, serving, pipelines, llama(), SchedulerConfig())
+        for pipelines in ([first], [first, second])
+    )
+    assert both == pytest.approx(alone)
 
 
 def test_a_live_cluster_serves_along_shared_stages():

@@ -48,12 +48,12 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
         return Planned(plan.version, fresh.pipelines, fresh.reasons)
     mended = max(
         (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
-        key=lambda pipelines: _tokens(plan, pool, pipelines, model, config),
+        key=lambda pipelines: horizon_tokens(plan, pool, pipelines, model, config),
     )
     new = list(fresh.pipelines)
     # What serves is not dissolved for latency alone where that leaves fewer tokens/s, whatever is idle.
     keeps_rate = score(pool, new).tokens_per_s >= score(pool, mended).tokens_per_s
-    if keeps_rate and _tokens(plan, pool, new, model, config) > LEAST_GAIN * _tokens(
+    if keeps_rate and horizon_tokens(plan, pool, new, model, config) > LEAST_GAIN * horizon_tokens(
         plan, pool, mended, model, config
     ):
         return Planned(plan.version, tuple(new), fresh.reasons)
@@ -100,22 +100,24 @@ def _mended(
     return extended + list(allocate(pool.only(free), config.allocation_strategy, goal=Goal.GOODPUT).pipelines)
 
 
-def _tokens(
+def horizon_tokens(
     plan: Replan, pool: NodePool, pipelines: Sequence[Pipeline], model: ModelInfo, config: SchedulerConfig
 ) -> float:
     """Return the useful tokens of the horizon, what moving there costs taken off; latency counts a little."""
     if not pipelines:
         return 0.0
-    horizon_s, total = plan.horizon_s, 0.0
-    for pipeline in pipelines:
+    horizon_s, total, performance = plan.horizon_s, 0.0, score(pool, pipelines)
+    alone = [score(pool, [pipeline]).tokens_per_s for pipeline in pipelines]
+    # Pipelines that share a node give way to each other.
+    share = performance.tokens_per_s / sum(alone)
+    for pipeline, most in zip(pipelines, alone, strict=True):
         within_goals = goodput(pool, [pipeline])
-        rate = score(pool, [pipeline]).tokens_per_s if within_goals is None else within_goals
+        rate = share * (most if within_goals is None else within_goals)
         total += rate * max(0.0, horizon_s - _ready_s(pipeline, pool.held, model, config))
     kept = set(pipelines)
     for old, reserved_tokens in zip(plan.current, plan.reserved_tokens, strict=False):
         if old not in kept:
             total -= reserved_tokens
-    performance = score(pool, pipelines)
     useful = min(total, SPARE * plan.wanted_tokens_per_s * horizon_s)
     return float(useful * performance.decode_s**-LATENCY_WEIGHT)
 
