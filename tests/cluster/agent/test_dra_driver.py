@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -49,11 +51,12 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path)
-    made.cdi.mkdir()
-    made.driver.publish(NODE, "owner")
-    return made
+def world():
+    with tempfile.TemporaryDirectory(prefix="s") as folder:  # a socket's path is short
+        made = World(Path(folder))
+        made.cdi.mkdir()
+        made.driver.publish(NODE, "owner")
+        yield made
 
 
 def test_a_claims_devices_are_told_to_the_runtime_by_their_vendors_numbers(world):
