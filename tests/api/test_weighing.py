@@ -42,7 +42,10 @@ def test_rewards_fall_and_no_plan_is_lost(answer, weights):
     ranked = by_reward(answer, weights)
     rewards = [plan["reward"] for plan in ranked]
     assert rewards == sorted(rewards, reverse=True)
-    assert {plan["name"] for plan in ranked} == {plan["name"] for plan in (*answer["plans"], *answer["front"])}
+    every = (*answer["plans"], *answer["front"])
+    assert {(plan["name"], plan["step_time_s"]) for plan in ranked} == {
+        (plan["name"], plan["step_time_s"]) for plan in every
+    }
 
 
 def test_without_plans_there_is_nothing_to_rank(answer):

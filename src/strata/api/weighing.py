@@ -7,6 +7,8 @@ from typing import Any
 
 from strata.errors import UsageError
 
+IDENTITY = "name", "step_time_s", "utilization", "cost_usd_per_mtoken"
+
 
 def by_reward(data: Mapping[str, Any], weights: Sequence[float]) -> list[dict[str, Any]]:
     """Return the plans of a training answer, best first, each with its `reward`.
@@ -20,7 +22,10 @@ def by_reward(data: Mapping[str, Any], weights: Sequence[float]) -> list[dict[st
         raise UsageError(
             "three weights >= 0, not all 0, are needed", hint="0.4,0.3,0.3 (time, utilisation, money)"
         )
-    plans = {plan["name"]: plan for plan in (*data["plans"], *(data.get("front") or ()))}.values()
+    # Plans of a front may have one name: a domain alone in many layouts.
+    plans = {
+        tuple(map(plan.get, IDENTITY)): plan for plan in (*data["plans"], *(data.get("front") or ()))
+    }.values()
     if not plans:
         return []
     base = (data.get("baselines") or {}).get("best_single_domain") or {}

@@ -51,7 +51,7 @@ class RankedSearch(Search):
         while not self._is_late():
             new, counted = np.arange(counted, len(branches.codes)), len(branches.codes)
             np.minimum.at(least, branches.sets_of(new), branches.bounds[new])
-            self._copy_alike()
+            self._copy_alike(so_far)
             known = {**so_far.by_set, **result.by_set}
             scores = sorted(item.score for item in known.values())
             worst = scores[self.rank - 1] if len(scores) >= self.rank else np.inf

@@ -108,9 +108,10 @@ class Search:
         `keeps_best`: Ctrl-C ends the search with the best so far and `interrupted`, which the caller must heed;
         without it, KeyboardInterrupt is raised: half of a search is no baseline, bound or proof.
         """
+        so_far = so_far or SearchResult()
         try:
-            self._search(so_far or SearchResult())
-            self._copy_alike()
+            self._search(so_far)
+            self._copy_alike(so_far)
             self.result.branches = len(self.branches.codes)
             self.result.refusals = self.refusals.proved(is_late=self._is_late)
         except OutOfTime:  # before all branches had a bound: there is no plan yet, and nothing proved
@@ -137,17 +138,21 @@ class Search:
             )  # fmt: skip
             self.result.bound = proved
 
-    def _copy_alike(self) -> None:
-        """Let every domain have the plans alone of one like it that was searched."""
+    def _copy_alike(self, so_far: SearchResult) -> None:
+        """Let every domain have the plans alone of one like it that was searched, here or before."""
         result, kept = self.result, {**self.result.missed, **self.result.by_set}
-        for (kind, names), item in kept.items():
+        for key, item in so_far.by_set.items():
+            kept[key] = min(item, kept.get(key, item), key=lambda each: each.score)
+        for (kind, names), item in tuple(kept.items()):
             if kind != "single":
                 continue
             [name], [pipeline] = names, item.plan.pipelines
             others = self.branches.like(name)
-            least = [result.by_set.get((kind, frozenset([other])), item) for other in others]
-            plans = [replace(item.plan, pipelines=(moved(pipeline, other),)) for other in others]
-            worse = [plan for plan, known in zip(plans, least, strict=True) if known.score >= item.score]
+            worse = [
+                replace(item.plan, pipelines=(moved(pipeline, other),))
+                for other in others
+                if (known := kept.get((kind, frozenset([other])))) is None or known.score > item.score
+            ]
             if worse:
                 self.evaluate(worse, check=unlimited)
             if item.domain_set in result.closed:
