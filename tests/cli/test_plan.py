@@ -55,7 +55,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
     return code, capsys.readouterr().err
 
 
-def test_domains_that_are_alike_both_have_rows(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_domains_that_are_alike_both_have_rows(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a plan that was known before the exact search the like domain got none."""
     _, data = planned(capsys, *files, "--top", 4)
     steps = {plan["name"]: plan["step_time_s"] for plan in data["plans"]}
