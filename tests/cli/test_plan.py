@@ -460,12 +460,12 @@ def test_ctrl_c_prints_the_best_so_far_and_exits_130(
     evaluate = Search.evaluate
     calls = 0
 
-    def stop_after_one(self: Search, plans: Any) -> Any:
+    def stop_after_one(self: Search, plans: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > 1:
             raise KeyboardInterrupt
-        return evaluate(self, plans)
+        return evaluate(self, plans, **more)
 
     monkeypatch.setattr(Search, "evaluate", stop_after_one)
     code, data = planned(capsys, *files)

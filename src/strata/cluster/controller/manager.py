@@ -145,13 +145,18 @@ class Manager:
                 self._is_due.set()
 
     def let_go(self) -> None:
-        """Let jobs go until stopped, whenever anything was heard."""
+        """Let jobs go until stopped, whenever anything was heard; look for slow devices all along."""
         while not self.stopped.is_set():
-            if self._is_due.wait(0.5) and self._may_act():
+            is_due = self._is_due.wait(0.5)
+            if not self._may_act():
+                self.stopped.wait(GAP_S)
+                continue
+            if is_due:
                 self._is_due.clear()
                 if self.place():
                     self._is_due.set()
-                self._look()
+            # A heartbeat that says nothing else new may have a probe in it.
+            self._look()
 
     def heal(self) -> None:
         """Answer the faults there are, once."""
