@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -27,10 +28,11 @@ def until(condition, what, limit_s=LIMIT_S):
 class Process:
     """One `strata ...`, whose warnings are errors."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, within: Sequence[str] = ()) -> None:
+        """within: the command that becomes this one, `ip netns exec NAME` for example."""
         self._log = log.open("w+")
         self.popen = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "strata", *arguments],
+            [*within, sys.executable, "-W", "error", "-m", "strata", *arguments],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -8,9 +8,12 @@ what a peer may take after it is here: the length of a frame, and the time to se
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ssl
 import struct
+import termios
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -19,6 +22,8 @@ from strata.errors import StrataError
 HEADER: Final = struct.Struct("<HHI")
 PING: Final = 0xFFFE
 PONG: Final = 0xFFFF
+UNACKNOWLEDGED: Final = struct.Struct("i")
+"""What TIOCOUTQ writes: bytes that the kernel keeps until the peer's has acknowledged them (tcp(7), SIOCOUTQ)."""
 HEAD_BYTES: Final = 2**16
 ERROR_BYTES: Final = 500
 """Of a refusal that are told."""
@@ -61,7 +66,9 @@ class FrameConnection(asyncio.Protocol):
         self._data = bytearray()
         self._late: asyncio.TimerHandle | None = None
         self._pings = dict[int, asyncio.Future[None]]()
-        self._num_pings = self._num_sent = 0
+        self._num_pings = 0
+        self.num_sent = 0
+        """Bytes, taken by the peer or not."""
         self._why = "the connection was closed"
         self._transport: asyncio.Transport | None = None
 
@@ -93,7 +100,7 @@ class FrameConnection(asyncio.Protocol):
         if self._transport is not None:
             header = HEADER.pack(kind, count, sum(map(len, parts)))
             data = b"".join((header, *parts))
-            self._num_sent += len(data)
+            self.num_sent += len(data)
             self._transport.write(data)
 
     async def ping(self) -> None:
@@ -110,8 +117,14 @@ class FrameConnection(asyncio.Protocol):
 
     @property
     def num_taken(self) -> int:
-        """Bytes that went out: the peer took all of them but what the kernels hold."""
-        return self._num_sent - (0 if self._transport is None else self._transport.get_write_buffer_size())
+        """Bytes that the peer's machine has acknowledged: a link that is cut goes on to be written to for long."""
+        if self._transport is None:
+            return self.num_sent
+        here = bytearray(UNACKNOWLEDGED.size)
+        with suppress(OSError):  # a kernel that does not tell: what it took has been sent
+            fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, here)
+        (unacknowledged,) = UNACKNOWLEDGED.unpack(here)
+        return self.num_sent - self._transport.get_write_buffer_size() - int(unacknowledged)
 
     def close(self) -> None:
         """Close it, what was sent goes out first; nobody is told."""

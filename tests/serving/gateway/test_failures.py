@@ -4,6 +4,8 @@ import asyncio
 import gc
 from dataclasses import replace
 
+import httpx
+
 from strata.serving.gateway.request_stream import ROOM, RequestStream
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Planned
@@ -45,6 +47,41 @@ def test_a_stream_goes_on_token_for_token_where_another_pipeline_takes_over():
     assert text_of(body) == foretold("hello", 20)
     assert events_of(body)[-1] == "[DONE]"
     assert [step["attempt"] for step in timeline if "attempt" in step] == [1, 2]
+
+
+def test_a_stream_whose_worker_pauses_and_gives_no_sign_of_life_goes_on_elsewhere():
+    """Only late heartbeats told of a first worker that was cut off, a minute later."""
+
+    async def scenario(world):
+        world.driver.backend_client.sign_s = 0.02
+        caller = Caller(world.frame, "/v1/completions", streamed(max_tokens=20))
+        one, other = await held(world)
+        answers = one.answer
+        one.answer = deaf
+        await caller.task
+        one.answer = answers
+        return caller.body, one.num_sent, other.num_sent
+
+    async def deaf(path, body):
+        raise httpx.ConnectTimeout("cut off")
+
+    body, *sent = run(scenario)
+    assert sent == [0, 20]
+    assert text_of(body) == foretold("hello", 20)
+
+
+def test_a_worker_that_pauses_and_gives_signs_of_life_is_waited_for():
+    async def scenario(world):
+        world.driver.backend_client.sign_s = 0.01
+        caller = Caller(world.frame, "/v1/completions", streamed(max_tokens=20))
+        one, other = await held(world)
+        while len(one.said("/healthz")) < 3:
+            await asyncio.sleep(0.01)
+        one.go.set()
+        await caller.task
+        return text_of(caller.body), one.num_sent, other.num_sent
+
+    assert run(scenario) == (foretold("hello", 20), 20, 0)
 
 
 def test_a_request_that_breaks_off_everywhere_ends_with_an_honest_error():

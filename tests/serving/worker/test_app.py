@@ -370,37 +370,46 @@ def test_a_worker_that_stands_still_is_named_by_the_one_before_it():
 
 
 def test_a_peer_that_took_long_to_answer_is_given_longer():
-    assert [patience_s(30.0, longest_s) for longest_s in (0.0, 0.01, 0.5, 1.0, 9.0)] == [
-        5.0,
-        5.0,
-        10.0,
-        20.0,
-        30.0,
-    ]
+    assert [patience_s(30.0, longest_s) for longest_s in (0.0, 0.5, 2.0, 9.0)] == [5.0, 5.0, 10.0, 30.0]
 
 
 class Taking:
-    """A peer that takes what is sent to it slowly, and answers nothing until it has all."""
+    """A peer that takes what is sent to it, of that before a ping a byte a look, and answers nothing.
 
-    def __init__(self, looks):
-        self.num_taken, self.looks = 0, looks
+    others: bytes that others send it, the ways of which are measured, at every look.
+    """
+
+    def __init__(self, *, before, others=0, looks):
+        self.num_sent, self.num_taken, self.others, self.looks = before, 0, others, looks
         self.heard_s = self.answered_s = 0.0
+        self.why = ""
 
     @property
     def is_open(self):
-        self.num_taken += 1
-        return self.num_taken < self.looks
+        self.num_taken += 1 + self.others
+        self.num_sent += self.others
+        self.looks -= 1
+        return self.looks > 0 and not self.why
 
     def send(self, kind, count):
-        pass
+        self.num_sent += 1
 
     def abort(self, why):
-        raise AssertionError(why)
+        self.why = why
 
 
 def test_a_peer_that_takes_what_is_sent_is_alive_however_late_it_answers():
     """A long prompt's activations lie before the ping: a slow link is no silence."""
-    run(watch(Taking(looks=60), silence_s=0.12))
+    peer = Taking(before=60, looks=60)
+    run(watch(peer, silence_s=0.12))
+    assert peer.why == ""
+
+
+def test_a_peer_that_takes_the_ping_and_does_not_answer_is_left_whatever_else_it_takes():
+    """Its kernel takes for it: each measurement of the way was taken for a sign of life."""
+    peer = Taking(before=1, others=24, looks=600)
+    run(watch(peer, silence_s=0.12))
+    assert "nothing was heard" in peer.why
 
 
 async def _upgrade_and_be_silent(reader, writer):

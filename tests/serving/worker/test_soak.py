@@ -6,7 +6,6 @@ Whatever breaks, a client has the text that one process says, once, or hears tha
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ import pytest
 from strata.serving.tokens import EOS, encode
 from strata.serving.worker.shape import Shape
 from tests.serving.texts import decode
+from tests.serving.worker.clients import Client
 from tests.serving.worker.live_workers import BEATS
 from tests.serving.worker.processes import Processes
 from tests.support.real_processes import LIMIT_S, until
@@ -33,8 +33,6 @@ pytestmark = [
 CLIENTS, PROMPTS, TOKENS = 200, 8, 24
 PAUSE_S = 10.0
 """As long as a worker stands still (SIGSTOP), and between two faults."""
-LEAVES = 10
-"""One request of so many is left by its client in the middle."""
 TIMELINE_BYTES, TIMELINES = 4096, 10_000
 """What a gateway remembers of a request, and of how many."""
 
@@ -106,58 +104,12 @@ def resident_bytes(pid):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Client:
-    """Asks one gateway, and after an error the other. `ends`: how its requests ended; wrong: texts that were."""
-
-    def __init__(self, http, urls, texts, number):
-        self.http, self.urls, self.texts, self.number = http, urls, texts, number
-        self.ends, self.wrong = Counter(), []
-
-    async def run(self):
-        prompts = list(self.texts)
-        at = self.number
-        for turn in range(self.number, 10**9):
-            prompt = prompts[turn % PROMPTS]
-            end = await self.ask(self.urls[at % 2], prompt, leaves=turn % LEAVES == 0)
-            self.ends[end] += 1
-            if end not in ("whole", "left"):
-                at += 1
-                await asyncio.sleep(0.5)
-
-    async def ask(self, url, prompt, *, leaves):
-        """Return how a request ended; keep any text that is not the beginning of the right one."""
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0.0, "stream": True}
-        text, end = "", "broken"
-        try:
-            async with self.http.stream("POST", f"{url}/v1/completions", json=body) as answer:
-                if answer.status_code != 200:
-                    return json.loads(await answer.aread())["error"]["code"]
-                async for line in answer.aiter_lines():
-                    if line == "data: [DONE]":
-                        end = "whole"
-                    elif line.startswith("data: "):
-                        event = json.loads(line[6:])
-                        if "error" in event:
-                            end = event["error"]["code"]
-                        else:
-                            text += "".join(choice["text"] for choice in event["choices"])
-                    if leaves and text:
-                        end = "left"
-                        break
-        except httpx.HTTPError as error:
-            end = type(error).__name__
-        expected = self.texts[prompt]
-        if not expected.startswith(text) or (end == "whole" and text != expected):
-            self.wrong.append((end, prompt, text))
-        return end
-
-
 async def soaked(house, texts):
     """Return the ends of all requests, the texts that were wrong, and sizes over time with requests until then."""
     limits = httpx.Limits(max_connections=None)
     sizes = []
     async with httpx.AsyncClient(timeout=LIMIT_S, limits=limits, trust_env=False) as http:
-        clients = [Client(http, house.urls, texts, number) for number in range(CLIENTS)]
+        clients = [Client(http, house.urls, texts, number, tokens=TOKENS) for number in range(CLIENTS)]
         tasks = [asyncio.create_task(client.run()) for client in clients]
         tasks.append(asyncio.create_task(house.faults()))
         try:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 import httpx
@@ -24,6 +24,8 @@ from strata.serving.tokens import TokenDecoder, Tokenizer
 log = logging.getLogger(__name__)
 
 ORDER_TIMEOUT_S: Final = 10.0
+SIGN_S: Final = 5.0
+"""A stream that pauses for so long has its worker asked for a sign of life, given as long to come (assumed)."""
 RETRIES_S: Final = (0.2, 1.0)
 """Pauses before an order is sent again; a node that missed it all the same learns of it by its next heartbeat."""
 LONG_TEXT: Final = 10_000
@@ -36,7 +38,8 @@ SEEDS: Final = 10**9
 class Workers(BackendClient):
     """The workers of one model.
 
-    They may be silent for long: workers notice of each other what is stuck, and heartbeats tell whether they live.
+    They may be silent for long: workers notice of each other what is stuck. Of the first of a route the gateway
+    asks for a sign of life where its stream pauses: heartbeats would say a minute later that it is cut off.
     """
 
     def __init__(
@@ -47,9 +50,10 @@ class Workers(BackendClient):
         *,
         default_tokens: int,
         silence_s: float,
+        sign_s: float = SIGN_S,
     ) -> None:
         super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.sign_s = model, tokenizer, sign_s
 
     async def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request in tokens. Raises ApiError for what our own workers cannot do."""
@@ -118,9 +122,12 @@ class Workers(BackendClient):
         stream.sent = message
         timeout = httpx.Timeout(ORDER_TIMEOUT_S, read=self.silence_s)
         try:
-            async with self.client.stream(
-                "POST", f"{head.url}/generate", content=message.model_dump_json(), timeout=timeout
-            ) as answer:
+            async with (
+                self._watched(head.url, stream),
+                self.client.stream(
+                    "POST", f"{head.url}/generate", content=message.model_dump_json(), timeout=timeout
+                ) as answer,
+            ):
                 if answer.status_code != 200:
                     return AttemptResult(
                         error=f"{head.node_id} answered {answer.status_code}", suspect=head.node_id
@@ -131,6 +138,32 @@ class Workers(BackendClient):
                     )
         except (httpx.HTTPError, ValueError) as error:
             return AttemptResult(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
+        except TimeoutError:
+            return AttemptResult(
+                error=f"{head.node_id}: no sign of life within {self.sign_s:g} s", suspect=head.node_id
+            )
+
+    @asynccontextmanager
+    async def _watched(self, url: str, stream: RequestStream) -> AsyncIterator[None]:
+        """Raise TimeoutError inside where a stream pauses and its worker gives no sign of life."""
+
+        async def watch(limit: asyncio.Timeout) -> None:
+            while True:
+                num_seen = stream.num_generated
+                await asyncio.sleep(self.sign_s)
+                if stream.num_generated == num_seen:
+                    try:
+                        await self.client.get(f"{url}/healthz", timeout=self.sign_s)
+                    except httpx.HTTPError:
+                        limit.reschedule(asyncio.get_running_loop().time())
+                        return
+
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.create_task(watch(limit))
+            try:
+                yield
+            finally:
+                watching.cancel()
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Stop an attempt on all nodes of its route; a node that cannot be told notices by itself."""

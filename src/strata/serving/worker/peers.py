@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
@@ -23,14 +24,15 @@ AT_ONCE: Final = 16
 """Peers measured at the same time: more would measure our own queue."""
 SHARE: Final = 1 / 6
 """Of the longest silence there may be, what a peer is given at least to answer a ping (assumed)."""
-TIMES: Final = 20
-"""So many times the longest that it took to answer one before (assumed)."""
+TIMES: Final = 5
+RECENT: Final = 16
+"""So many times the longest that it took to answer one of the last so many (assumed)."""
 CHECKS: Final = 4
 """Looks within the least time that a peer may be silent."""
 
 
 def patience_s(silence_s: float, longest_s: float) -> float:
-    """Return how long a ping may go without an answer, by the longest that one took so far.
+    """Return how long a ping may go without an answer, by the longest that one took lately.
 
     Pings are answered by a worker's event loop, beside whatever its layers do: no step is too long for them.
     """
@@ -39,20 +41,21 @@ def patience_s(silence_s: float, longest_s: float) -> float:
 
 async def watch(connection: FrameConnection, silence_s: float) -> None:
     """Ping while a connection lasts: a peer that stands still answers nothing, and says nothing of its end."""
-    now_s, longest_s = asyncio.get_running_loop().time, 0.0
+    now_s, took_s = asyncio.get_running_loop().time, deque[float]([0.0], maxlen=RECENT)
     while connection.is_open:
         asked_s, taken = now_s(), connection.num_taken
         connection.send(PING, 0)
+        num_before = connection.num_sent
         await asyncio.sleep(SHARE * silence_s / CHECKS)
         while connection.is_open and connection.heard_s < asked_s:
-            if connection.num_taken > taken:  # it takes what is before the ping
+            if taken < min(num_before, connection.num_taken):  # it takes what is before the ping
                 asked_s, taken = now_s(), connection.num_taken
-            due_s = patience_s(silence_s, longest_s)
+            due_s = patience_s(silence_s, max(took_s))
             if now_s() - asked_s > due_s:
                 connection.abort(f"nothing was heard for {due_s:.3g} s")
                 return
             await asyncio.sleep(SHARE * silence_s / CHECKS)
-        longest_s = max(longest_s, connection.answered_s - asked_s)
+        took_s.append(connection.answered_s - asked_s)
 
 
 class _Parts(NamedTuple):
