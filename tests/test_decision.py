@@ -52,6 +52,7 @@ SAMPLES = {
     "fits-with-recompute": {"mode": "full"},
     "needs-devices": {"count": 3, "memory": "80GiB", "kind": "A100-SXM4-80GB"},
     "needs-limit": {"limit": "cost", "value": "$2"},
+    "needs-unknown": {"elapsed": "10s"},
     "tokens-penalty": {"steps": 50, "eta": 1.05},
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
     "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},

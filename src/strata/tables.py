@@ -66,6 +66,7 @@ def rows(
 
     Texts are folded to fit the terminal, but numbers and words are not split for it: rather, the table is wider.
     """
+    from rich.cells import cell_len
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
@@ -75,11 +76,14 @@ def rows(
         is_right = index in right_columns
         column = [row[index] for row in cells]
         kept = column if is_right else [word for cell in column for word in _WORD.findall(cell)]
+        least = max(map(cell_len, kept), default=0)
         table.add_column(
             header,
             justify="right" if is_right else "left",
             overflow="fold",
-            min_width=max(map(len, kept), default=0),
+            min_width=least,
+            # rich would take from a column that cannot give, give it back, and leave those that can as they were.
+            no_wrap=least >= max(map(cell_len, [header, *column])),
         )
     for row in cells:
         table.add_row(*row)

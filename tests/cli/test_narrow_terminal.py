@@ -6,6 +6,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from rich.cells import cell_len
 
 from strata.cli.main import cli
 from strata.cli.output import show
@@ -31,3 +32,14 @@ def test_a_table_is_rather_wider_than_the_terminal(monkeypatch, capsys):
         [rows(["plan", "a", "b", "c"], [["a name of words", "1,234,567", "2.345e-06", "99.9%"]], right=(1, 2, 3))]
     )
     assert {"1,234,567", "2.345e-06", "99.9%"} <= set(capsys.readouterr().out.split())
+
+
+def test_a_column_that_can_be_folded_is_before_the_table_is_wider_than_the_terminal(monkeypatch, capsys):
+    """The stages of an interleaved plan on eight chunks each: 83 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    cells = ["北京2", "H800-SXM5-80GB", "0-1, 5, 9, 13, 17, 21, 25, 29-30", "2x tp4 cp4", "2.72ms", "4.76ms"]
+    headers = ["stage in", "device", "layers", "copies", "fwd", "bwd", "memory"]
+    show([rows(headers, [[*cells, "5.64GiB/73.6GiB"]], right=range(4, 7))])
+    out = capsys.readouterr().out
+    assert max(map(cell_len, out.splitlines())) <= 80
+    assert {"H800-SXM5-80GB", "2x", "tp4", "cp4", "5.64GiB/73.6GiB"} <= set(out.split())

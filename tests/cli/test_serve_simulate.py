@@ -139,6 +139,18 @@ def test_a_model_that_fits_nowhere_exits_3_with_the_reason(tmp_path, capsys):
     assert "layers" in capsys.readouterr().err
 
 
+def test_the_memory_that_the_job_leaves_free_is_left_free(tmp_path, capsys):
+    """The scheduler that is simulated left the usual 8 % free, whatever the job says."""
+    fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.yaml"
+    fleet.write_text(SMALL.replace("80GB", "40GB"))
+    codes = []
+    for headroom in ("75%", "0%"):
+        job.write_text(JOB + f"memory_headroom: {headroom}\n")
+        simulate = ["serve", "simulate", str(fleet), str(job), "--seconds", "5s"]
+        codes.append((run(["plan", "serve", str(fleet), str(job)]) == 3, run(simulate) == 3))
+    assert codes == [(True, True), (False, False)]
+
+
 SMALL = """\
 apiVersion: strata/v1alpha1
 kind: Fleet

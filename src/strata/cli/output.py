@@ -39,7 +39,9 @@ def emit(data: Any, output: str, shown: Iterable[Any]) -> None:
     elif output == "yaml":
         import yaml
 
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+        # By way of JSON: the same data in both, and no anchors where one object stands in two places.
+        plain = json.loads(json.dumps(data, allow_nan=False))
+        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
     else:
         show(shown)
 

@@ -247,8 +247,8 @@ def _show(data: Data) -> Shown:
         )
     cluster = data["cluster"]
     yield (
-        f"{cluster['plans']} plans, {cluster['loads_while_serving']} loads while serving, "
-        f"{cluster['evicted']} nodes out; trust: {data['trust']}"
+        f"plans: {cluster['plans']} · loads while serving: {cluster['loads_while_serving']} · "
+        f"nodes out: {cluster['evicted']} · trust: {data['trust']}"
     )
 
 

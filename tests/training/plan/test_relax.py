@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+from math import inf
 
 import pytest
 
-from strata.training.plan.planner import plan_training
+from strata.training.plan.planner import plan_training, problem_of
+from strata.training.plan.relax import smallest
 from strata.workload.job import Limits, Recompute
 from tests.support.builders import card, domain, fleet, job, layers
 
@@ -75,3 +78,21 @@ def test_a_floor_above_every_plan_names_the_floor_that_would_do():
 def test_without_any_domain_there_is_nothing_to_relax():
     answer = plan(fleet(domain("a", 0)), job())
     assert [reason.token for reason in answer.decision.reasons] == ["no-accelerators"]
+
+
+@pytest.mark.parametrize("named", ["devices", "limit"])
+def test_where_time_is_out_before_a_relaxation_is_known_that_is_said_and_none_is_made_up(named):
+    if named == "limit":
+        asked = job(layers(4), batch=8, limits=Limits(cost_usd_per_step=1e-9))
+    else:
+        asked = job(layers(30, mparams=200.0, hidden_mib=1.0), batch=8)
+    problem = problem_of(fleet(domain("a", 4, accelerator=card(gib=12.0))), asked)
+
+    def within(looks: float) -> tuple[str, str]:
+        ticks = count()
+        [said] = smallest(problem, refusal=None, clock=lambda: float(next(ticks)), deadline=looks)
+        return said.token, str(said.data.get("limit"))
+
+    late, known = within(0.0), within(inf)
+    assert (late[0], known[0]) == ("needs-unknown", f"needs-{'limit' if named == 'limit' else 'devices'}")
+    assert {within(float(looks)) for looks in range(0, 400, 40)} == {late, known}

@@ -7,6 +7,7 @@ starts from the same roofline with the usual ones, and learns from what nodes me
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from strata.serving.layout import Layout
@@ -21,6 +22,7 @@ from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.engine import Replay, ReplayEnvironment
 from strata.serving.replay.fault_events import FaultEvent
 from strata.workload.inference import ModelInfo
+from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.requests import Request
 from strata.workload.serving_job import ServingJob
 
@@ -44,6 +46,9 @@ def replay_job(
     there from the start. notice_s, patience_s: as in `ReplayEnvironment`.
     """
     core, demand, by_id = Core(config, job.model, job.demand), job.demand, {node.node_id: node for node in nodes}
+    # The core leaves the usual share of memory free: of what nodes state, the rest is what the job may have.
+    share = (1 - job.memory_headroom) / (1 - MEMORY_HEADROOM)
+    stated = [replace(node, memory_bytes=share * node.memory_bytes) for node in nodes]
 
     def lines(stages: Pipeline) -> Layout:
         used = [by_id[stage.node_id] for stage in stages]
@@ -66,7 +71,7 @@ def replay_job(
         context=demand.context,
         step_tokens=job.step_tokens,
     )
-    return Replay(core, nodes, requests, around, fault_events=fault_events, absent=absent), core
+    return Replay(core, stated, requests, around, fault_events=fault_events, absent=absent), core
 
 
 def load_s(model: ModelInfo, config: SchedulerConfig, load: Load) -> float:

@@ -32,9 +32,8 @@ def costs(item: Evaluated) -> dict[str, float]:
 
 def chosen(problem: Problem, best: Evaluated, search: SearchResult) -> Reason:
     """Return why the chosen plan was chosen."""
-    return Reason(
-        "chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": search.branches}
-    )
+    considered = max(search.branches, search.evaluated)  # a first plan is there before branches are counted
+    return Reason("chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": considered})
 
 
 def character(problem: Problem, best: Evaluated) -> list[Reason]:

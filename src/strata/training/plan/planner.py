@@ -115,7 +115,10 @@ def best_with(
     search = Search(problem, scales, members, clock=clock, deadline=deadline, must_use=index).run()
     if not search.ranked:
         if search.stopped:
-            raise OutOfTime(f"no plan with {domain} within {show_time(time_limit_s)}")
+            raise OutOfTime(
+                f"no plan with {domain} within {show_time(time_limit_s)}",
+                hint="plan again with a larger --time-limit: --why-not has as long as the plan had",
+            )
         return None, ()
     report = problem.model.reports([chosen])[0]
     best = Evaluated(chosen, report, score_report(problem.job, scales, report))

@@ -42,7 +42,7 @@ def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline
             return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
         return [*reasons, _devices(problem, clock, deadline)]
     except OutOfTime:
-        return [*reasons, Reason("time-limit", "", {"elapsed": show_time(clock() - started), "evaluated": 0})]
+        return [*reasons, Reason("needs-unknown", "", {"elapsed": show_time(clock() - started)})]
 
 
 def precision(fleet: Fleet, problem: Problem) -> list[Reason]:
@@ -86,10 +86,13 @@ def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:
 
 
 def _best(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Evaluated | None:
+    """Return the best plan of a changed job, None where there is none. Raises OutOfTime."""
     changed = replace(problem, job=job)
     search = Search(changed, Scales(), _largest(changed), clock=clock, deadline=deadline)
-    ranked = search.run().ranked
-    return ranked[0] if ranked else None
+    result = search.run()
+    if result.stopped and not result.ranked:
+        raise OutOfTime("the search")
+    return result.ranked[0] if result.ranked else None
 
 
 def _largest(problem: Problem) -> list[int]:
