@@ -59,7 +59,7 @@ def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None
     vi is exact, clairvoyant knows the future. Figures are rewards a step; a gap is what is missed of vi.
 
     \b
-    strata bench replan scenarios.json --policy policy.npz
+    strata bench replan scenarios.json --policy policy.onnx
     """
     from strata.evaluation.bench import replan as bench
     from strata.training.hi_ppo.policy import load_policy, other_seeds

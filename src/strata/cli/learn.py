@@ -178,7 +178,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, whol
 
     \b
     strata learn evaluate
-    strata learn evaluate policy.npz --domains 8 -o json
+    strata learn evaluate policy.onnx --domains 8 -o json
     strata learn evaluate --whole
     """
     import numpy as np
@@ -297,7 +297,7 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     `strata plan train --planner hi-ppo --policy` reads it, with onnxruntime alone.
 
     \b
-    strata learn export out/learn/checkpoint.pt --out policy.npz
+    strata learn export out/learn/checkpoint.pt --out policy.onnx
     """
     from datetime import UTC, datetime
 

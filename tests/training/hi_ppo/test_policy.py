@@ -160,3 +160,17 @@ def test_the_safe_rule_explains_itself_without_a_network():
     told = explain(safe_policy(note), options, names, pick=0, reasons=[note])
     assert told.tipped == {}
     assert told.to_dict()["reasons"][0]["token"] == "policy-version"
+
+
+def test_a_policy_whose_training_diverged_is_refused_and_not_followed_in_silence(tmp_path):
+    whole, said = policies.BUNDLED.read_bytes(), []
+    middle = len(whole) // 5  # inside a matrix; where its floats begin is not known, so all four places are tried
+    for start in range(middle, middle + 4):
+        file = tmp_path / f"{start}.onnx"
+        file.write_bytes(whole[:start] + 100 * np.float32(np.nan).tobytes() + whole[start + 400 :])
+        try:
+            load_policy(file)
+        except BadFile as error:
+            said.append(str(error))
+    assert len(said) == 1
+    assert "not finite" in said[0]

@@ -129,7 +129,12 @@ def load_policy(path: str | Path | None = None) -> HiPpoPolicy:
         return HiPpoPolicy(
             str(file), record, None, (Reason("policy-version", "", {"found": other, "wanted": VERSION}),)
         )
-    return HiPpoPolicy(str(file), record, session)
+    policy = HiPpoPolicy(str(file), record, session)
+    # Of a training that diverged: every option is then NaN, and the first would be taken for the best.
+    blank = np.zeros((1, 1, len(FEATURES)), np.float32), np.zeros((1, len(CONTEXT)), np.float32)
+    if not np.isfinite(policy.scores(*blank, np.ones((1, 1), dtype=bool))).all():
+        raise BadFile([Fault(str(file), "not a policy: its weights are not finite numbers")])
+    return policy
 
 
 def other_seeds() -> list[Path]:
