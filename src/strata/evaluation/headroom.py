@@ -17,7 +17,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.evaluation.headroom_bound import Course, most
-from strata.evaluation.headroom_late import unforeseen
+from strata.evaluation.headroom_late import luck, unforeseen
 from strata.evaluation.headroom_search import Begin, Foreseen, searched
 from strata.learning.curriculum import EVALUATION, stream
 from strata.learning.worlds import observe, others, rollouts
@@ -117,7 +117,7 @@ class EndlessJobs(World):
 class Earned:
     """What a job earns a step in each episode: by rule, by a search that foresees all, and the bound.
 
-    Where probes are late or lost the bound is one of the mean over episodes, below what who foresees all earns.
+    With one job the bound is one of the mean over episodes, below what who foresees all earns.
     """
 
     place: Place
@@ -170,11 +170,11 @@ def measured(place: Place, policy: HiPpoPolicy) -> Earned:
     if by_rule["untrained"].mean() > by_rule["hi_ppo"].mean():
         plans = first
     foreseen, course = Foreseen.of(begin), _course(begin)
-    if place.jobs == 1 and (place.settings.stale_steps or place.settings.missing_share):
-        late = unforeseen(begin)
-        step, env = np.ogrid[: len(late), : late.shape[1]]
-        luck = late[step, env, plans[0]].mean(axis=0)  # zero in the mean: what this chance gave the policy
-        bound = most(begin()[0], course, foreseen.turns, unforeseen=late) + luck
+    if place.jobs == 1:
+        chance = _chance(begin, place.settings)
+        step, env = np.ogrid[: len(chance), : chance.shape[1]]
+        given = chance[step, env, plans[0]].mean(axis=0)  # zero in the mean: what this chance gave the policy
+        bound = most(begin()[0], course, foreseen.turns, unforeseen=chance) + given
     else:
         bound = most(begin()[0], course, foreseen.turns)
     return Earned(place, by_rule, searched(begin, plans, foreseen), bound)
@@ -292,6 +292,13 @@ def _shown(earned: dict[str, Floats], fixed: float) -> dict[str, Floats]:
     }
 
 
+def _chance(begin: Begin, settings: WorldSettings) -> Floats:
+    """Return [T, N, P]: what no course of one job is paid for, as nobody can know it."""
+    if settings.stale_steps:
+        return unforeseen(begin)
+    return luck(begin) + (unforeseen(begin) if settings.missing_share else 0.0)
+
+
 def _played(begin: Begin, pick: Pick) -> tuple[Floats, Ints]:
     """Return what a rule earns a job and step in each episode, and the plans of all jobs [J, T, N]."""
     world, rng = begin()
@@ -299,7 +306,7 @@ def _played(begin: Begin, pick: Pick) -> tuple[Floats, Ints]:
     total, plans = np.zeros(world.num_envs), []
     for _ in range(steps):
         total += world.step(pick(world), rng).reward[:, 0]
-        plans.append(world.jobs.plan[:, : world.slots].T)
+        plans.append(world.jobs.plan[:, : world.slots].T.copy())
     return total / steps, np.stack(plans, axis=1)
 
 

@@ -1,18 +1,30 @@
-"""What nobody can know whose probes are late or lost: no course may be paid for it.
+"""What nobody can know: what probes that are late or lost did not show, and what the next step makes of links.
 
 For a job alone, what its plan does in a step beyond what could be expected by the regimes that were seen is zero
-in the mean, whatever was decided by what was seen. So it may be taken off what every course earns: the most that
-any course earns then is, in the mean, still no less than what any policy earns (penalties of information
-relaxations: Brown, Smith and Sun 2010, Operations Research 58, 785-801).
+in the mean, whatever was decided by what was seen. So is what the next step of links adds to what a plan is worth.
+So both may be taken off what every course earns: the most that any course earns then is, in the mean, still no
+less than what any policy earns (penalties of information relaxations: Brown, Smith and Sun 2010, Operations
+Research 58, 785-801).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats
 from strata.evaluation.headroom_search import Begin
+from strata.learning.worlds import observe
+from strata.learning.worlds.rollouts import Futures
 from strata.training.replan.response import step_s
+
+AHEAD: Final = 5
+"""Decisions over which what comes next is weighed."""
+
+WEIGHT: Final = 0.6
+"""Of that in the bound: any holds; on fleets that `learn evaluate` does not have it was lowest about here."""
 
 
 def unforeseen(begin: Begin) -> Floats:
@@ -56,4 +68,28 @@ def unforeseen(begin: Begin) -> Floats:
                 times = step_s(compute, hidden, serial, steady, wait, lag, links)
                 speed = pool.reference_s[row, None] / times
                 result[step] += np.where(np.isfinite(speed), speed, 0.0) * surprise[:, :, slot, regime]
+    return result
+
+
+def luck(begin: Begin) -> Floats:
+    """Return [T, N, P]: what the links' next step makes of what each plan of one job is worth in `Futures`, beyond
+    what their regimes and noise let expect. The draws are nobody else's: chosen by them it were not zero in the
+    mean.
+    """
+    world, rng = begin()
+    steps, shape = world.settings.episode_steps, (world.num_envs, world.pool.num_options)
+    result, legal = np.zeros((steps, *shape)), world.pool.exists[world.row[:, 0]].copy()
+    legal[:, 0] = False
+    every, draws = np.broadcast_to(np.arange(shape[1]), shape), np.random.SeedSequence(19).spawn(steps)
+    for step in range(steps - 1):
+        options = replace(observe.options(world), current=np.full(shape[0], -1), legal=legal)
+        expected, came = (
+            Futures(world, options, np.random.default_rng(draws[step]), links=replace(world.links))
+            for _ in range(2)
+        )
+        world.step(np.zeros(shape[0], dtype=np.int64), rng)
+        decisions = min(AHEAD, steps - step)
+        more = came.earned(every, decisions=decisions, after=world.links)
+        more -= expected.earned(every, decisions=decisions)
+        result[step] = np.where(legal, WEIGHT * more.mean(axis=1), 0.0)
     return result

@@ -48,7 +48,7 @@ def surest(world: World, options: Options, picks: Ints) -> Ints:
     worth[used, options.current[used]] = np.inf
     worth[envs, picks] = np.inf
     starts = np.argsort(-worth, axis=1, kind="stable")[:, :STARTS]
-    earned = _Futures(world, options).earned(starts)
+    earned = Futures(world, options, np.random.default_rng(world.step_index)).earned(starts)
     base = (starts == picks[:, None]).argmax(axis=1)
     more = earned - earned[envs, :, base][..., None]
     sure = SURE if world.slots == 1 else SURE_BESIDE_OTHERS
@@ -58,18 +58,21 @@ def surest(world: World, options: Options, picks: Ints) -> Ints:
     return np.asarray(starts[envs, gain.argmax(axis=1)])
 
 
-class _Futures:
-    """FUTURES of the job in turn in each of N environments; F futures, S starts, P options below."""
+class Futures:
+    """FUTURES of the job in turn in each of N environments; F futures, S starts, P options below.
 
-    def __init__(self, world: World, options: Options) -> None:
+    links: as they are; None draws them by what is believed.
+    """
+
+    def __init__(
+        self, world: World, options: Options, rng: np.random.Generator, *, links: Links | None = None
+    ) -> None:
         pool, row, slots = world.pool, world.row[world.envs, world.turn], world.pool.pair.shape[2]
-        self.settings, self.options, self.rng = (
-            world.settings.by_decision(),
-            options,
-            np.random.default_rng(world.step_index),
-        )
+        self.settings, self.options, self.rng = world.settings.by_decision(), options, rng
         self.moves, self.envs = LinkWorld(self.settings), world.envs
-        self.links, self.time_s = self._begun(world)
+        self.links, self.time_s = _many(links or world.links), np.repeat(world.time_s[:, None], FUTURES, axis=0)
+        if links is None:
+            self.links = self.moves.drawn(self.links, self.time_s, rng)
         tables = (pool.compute_s + pool.wait_s.sum(axis=2), pool.lag_s - pool.hidden_s)
         self.fixed, self.rest = (table[row][:, None].astype(np.float32) for table in tables)
         self.reference = pool.reference_s[row][:, None, None].astype(np.float32)
@@ -89,15 +92,18 @@ class _Futures:
         self.pause = (pause_s / self.settings.interval_s).astype(np.float32)  # [N, P, P] in decisions
         self.paused = world.jobs.pause_s[world.envs, world.turn] / self.settings.interval_s
 
-    def earned(self, starts: Ints) -> Floats:
-        """Return what going to each of starts [N, S] earns over DECISIONS, [N, F, S]."""
+    def earned(self, starts: Ints, *, decisions: int = DECISIONS, after: Links | None = None) -> Floats:
+        """Return what going to each of starts [N, S] earns over decisions, [N, F, S].
+
+        after: links as they are after the first one, in every future.
+        """
         env, shape = self.envs[:, None, None], (len(starts), FUTURES, starts.shape[1])
         current = self.options.current[:, None]
         first = np.where(current < 0, 0.0, self.pause[env[..., 0], current, starts])
         plans = np.broadcast_to(starts[:, None], shape)
         left = np.broadcast_to((self.paused[:, None] + first)[:, None], shape)
         total = np.zeros(shape)
-        for decision in range(DECISIONS):
+        for decision in range(decisions):
             beside = self.beside[decision]
             speeds = self._speeds(1 / self.links.factor)
             if decision:
@@ -116,21 +122,9 @@ class _Futures:
             left = (left - 1).clip(0.0)
             self.time_s = self.time_s + self.settings.interval_s
             self.moves.step(self.links, self._chance(), self.time_s)
+            if after and not decision:
+                self.links = _many(after)
         return total
-
-    def _begun(self, world: World) -> tuple[Links, Floats]:
-        """Return links [N F, Q] as they may be now, and the time [N F, 1]."""
-
-        def many(part: Any) -> Any:
-            return np.repeat(part, FUTURES, axis=0) if isinstance(part, np.ndarray) else part
-
-        links, names = world.links, ("chain", "phase", "seen", "seen_regime", "lost", "factor", "lateness")
-        links = replace(links, **{name: many(getattr(links, name)) for name in names})
-        if links.belief:
-            belief = links.belief
-            links.belief = Belief(many(belief.chances), many(belief.noise), many(belief.variance))
-        time_s = many(world.time_s[:, None])
-        return self.moves.drawn(links, time_s, self.rng), time_s
 
     def _chance(self) -> LinkChance:
         return LinkChance.draw(self.rng, np.zeros(self.links.chain.shape, dtype=np.float32), self.settings)
@@ -147,3 +141,17 @@ class _Futures:
             np.maximum(worst, steady * level, out=worst)
         speeds: Singles = self.reference / (total + (worst + self.rest).clip(0.0) + self.fixed)
         return speeds
+
+
+def _many(links: Links) -> Links:
+    """Return links [N F, Q] of N environments."""
+
+    def many(part: Any) -> Any:
+        return np.repeat(part, FUTURES, axis=0) if isinstance(part, np.ndarray) else part
+
+    names = ("chain", "regime", "noise", "phase", "seen", "seen_regime", "lost", "factor", "lateness")
+    result = replace(links, **{name: many(getattr(links, name)) for name in names})
+    result.past = [(many(factor), many(regime)) for factor, regime in links.past]
+    if belief := links.belief:
+        result.belief = Belief(many(belief.chances), many(belief.noise), many(belief.variance))
+    return result
