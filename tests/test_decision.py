@@ -355,3 +355,9 @@ def test_a_digest_is_the_same_in_another_process():
 def test_what_has_no_stable_text_is_not_hashed():
     with pytest.raises(TypeError, match="object has no stable text"):
         digest(object())
+
+
+@pytest.mark.parametrize("key", ["schedules", "zero", "sync.mode", "parallel.context", "parallel.expert"])
+def test_what_no_trace_can_say_names_every_key_that_may_have_to_be_given_up(key):
+    """A plan with pieces of a sequence was told to choose another schedule, which it had."""
+    assert key in REASONS["astra-schedule"].remedy
