@@ -59,7 +59,7 @@ def test_every_value_arrives_in_si_units(written):
             "precision: {weights: fp8, kv: fp8}\n"
             "memory_headroom: 10%\n"
             "efficiency: {flops: 0.4, bandwidth: 0.6}\n"
-            "calibration: {H100: {step: 1.1, sequence: 0.002, context: 0.9}}\n"
+            "calibration: {H100: {step: 1.1, sequence: 0.002, context: 0.9, request_s: 0.02}}\n"
             "engine: {sequences: 128, step_tokens: 2048}\n"
             "strategy: dp\n"
             "routing: rr\n"
@@ -69,7 +69,7 @@ def test_every_value_arrives_in_si_units(written):
     assert (job.demand.ttft_goal_s, job.demand.tpot_goal_s) == (2.0, 0.05)
     assert (job.weights, job.kv, job.strategy, job.routing) == ("fp8", "fp8", "dp", "rr")
     assert (job.memory_headroom, job.flops_efficiency, job.bandwidth_efficiency) == (0.1, 0.4, 0.6)
-    assert job.calibration == {"H100": ServingRatios(1.1, 0.002, 0.9, 1.0)}
+    assert job.calibration == {"H100": ServingRatios(1.1, 0.002, 0.9, 1.0, 0.02)}
     assert (job.sequences, job.step_tokens) == (128, 2048)
 
 

@@ -31,10 +31,10 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Fit what JOB takes on the one pipeline of FLEET to measured requests.
 
-    Four ratios of the accelerator, measured over expected, from the first half of the requests; how well they
-    foretell the second half is printed. A job reads them as `calibration:`. Its `engine:` has to say how many
-    sequences the engine decodes together and how many tokens of prompts it reads in a step, and its
-    `memory_headroom` leave as much KV memory.
+    Four ratios of the accelerator, measured over expected, and the time that every request takes besides, from the
+    first half of the requests; how well they foretell the second half is printed. A job reads them as
+    `calibration:`. Its `engine:` has to say how many sequences the engine decodes together and how many tokens of
+    prompts it reads in a step, and its `memory_headroom` leave as much KV memory.
 
     The CSV has the columns at_s, prompt_tokens, output_tokens, ttft_s, latency_s; vLLM's JSON is that of
     `vllm bench serve --save-result --save-detailed`. Twenty requests or more are needed.

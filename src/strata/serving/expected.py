@@ -32,7 +32,7 @@ def expected_terms(
     prefill = prefill_terms(model, rates, tokens=demand.prompt_tokens)
     if not derating.ratios:
         return decode, prefill
-    step, sequence, context, prompt = _ratios(nodes, derating)
+    step, sequence, context, prompt, _ = _ratios(nodes, derating)
     alone = decode.fixed_s + decode.per_unit_s
     return (
         decode._replace(
@@ -49,7 +49,7 @@ def expected_terms(
 
 
 def _ratios(nodes: Sequence[Node], derating: Derating) -> Floats:
-    """Return what was measured of each node's accelerator over what is expected [4, N, 1]."""
+    """Return what was measured of each node's accelerator over what is expected [5, N, 1]."""
     ratios = [derating.ratios.get(node.accelerator, ServingRatios()) for node in nodes]
     return np.array(ratios, dtype=float).T[..., np.newaxis]
 
@@ -58,7 +58,7 @@ def step_curves(nodes: Sequence[Node], model: ModelInfo, derating: Derating) -> 
     """Return the seconds of decode steps at `CURVE` with nothing cached [C, N, L + 1]."""
     rates = _rates(nodes, model, derating)
     steps = np.array([decode_s(model, rates, batch=sequences, context=0.0) for sequences in CURVE])
-    step, sequence, _, _ = _ratios(nodes, derating)
+    step, sequence, *_ = _ratios(nodes, derating)
     curves: Floats = step * steps + sequence * steps[0] * np.array(CURVE)[:, np.newaxis, np.newaxis]
     return curves
 

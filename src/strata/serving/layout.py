@@ -66,7 +66,8 @@ class StageServer:
 
     decode: of one step over its sequences, the head with the last stage; prefill: over the prompt's tokens.
     slots: sequences it decodes together at most; kv_tokens: tokens its KV memory holds for this range.
-    curve: what `decode` is a line through, for simulations.
+    curve: what `decode` is a line through, for simulations. request_s: what each request takes besides that begins
+    here, of nobody's time.
     """
 
     node_id: str
@@ -77,6 +78,7 @@ class StageServer:
     slots: int
     kv_tokens: int
     curve: StepCurve | None = None
+    request_s: float = 0.0
 
     def decode_s(self, sequences: float, cached_tokens: float) -> float:
         """Return the seconds of a step over sequences that have so many tokens cached, all together."""

@@ -28,7 +28,7 @@ from strata.simulate.inference.roofline import Terms, parts_of
 from strata.simulate.kernel_rates import InferenceShares
 from strata.simulate.memory import FIXED_BYTES
 from strata.workload.inference import ModelInfo
-from strata.workload.serving_job import Demand, Derating
+from strata.workload.serving_job import Demand, Derating, ServingRatios
 
 ASSUMED_BANDWIDTH_BYTES_PER_S: Final = 1e9 / 8
 """Of a hop nobody has measured: 1 Gbit/s."""
@@ -202,6 +202,7 @@ def layout_of(
                 slots=(node.slots or slots) if node.model else slots,
                 kv_tokens=tokens,
                 curve=None if steps_s is None else curve_of(steps_s[:, i], steps, stage, model.num_layers),
+                request_s=derating.ratios.get(node.accelerator, ServingRatios()).request_s,
             )
         )
     far = Line(FAR.fixed_s, model.hidden_bytes / ASSUMED_BANDWIDTH_BYTES_PER_S)

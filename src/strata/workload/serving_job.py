@@ -25,13 +25,15 @@ class ServingRatios(NamedTuple):
     """What engines on an accelerator were measured to take, over what is expected: `strata serve calibrate`.
 
     step: a decode step less what its cached tokens take; sequence: what each sequence adds to it, as a share of a
-    step with one; context: cached tokens; prompt: tokens of prompts.
+    step with one; context: cached tokens; prompt: tokens of prompts. request_s: what every request takes besides,
+    to its first token, of nobody's time: the way through a gateway and a front end, however long it is.
     """
 
     step: float = 1.0
     sequence: float = 0.0
     context: float = 1.0
     prompt: float = 1.0
+    request_s: float = 0.0
 
 
 class Derating(NamedTuple):

@@ -103,13 +103,15 @@ class RatiosEntry(FileModel):
     """What `strata serve calibrate` printed of one accelerator: times measured over those expected.
 
     step: a decode step, cached tokens left out; sequence: added by each sequence, as a share of a step with one;
-    context: cached tokens; prompt: tokens of prompts.
+    context: cached tokens; prompt: tokens of prompts. request_s: seconds of every request besides, to its first
+    token.
     """
 
     step: Ratio = 1.0
     sequence: Annotated[float, Field(ge=0, le=1000)] = 0.0
     context: Ratio = 1.0
     prompt: Ratio = 1.0
+    request_s: Annotated[float, Field(ge=0, le=1000)] = 0.0
 
 
 class ServingJobFile(FileModel):
@@ -186,7 +188,7 @@ def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
         routing=file.routing,
         longest_tokens=demand.longest or 0,
         calibration={
-            name: ServingRatios(entry.step, entry.sequence, entry.context, entry.prompt)
+            name: ServingRatios(entry.step, entry.sequence, entry.context, entry.prompt, entry.request_s)
             for name, entry in file.calibration.items()
         },
         sequences=file.engine.sequences,

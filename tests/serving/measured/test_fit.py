@@ -31,6 +31,17 @@ def test_a_log_of_the_model_itself_is_foretold(measured):
     assert found.ratios.step == pytest.approx(TRUE.step, rel=0.1)
 
 
+def test_what_every_request_takes_besides_is_found_and_slows_nobody(measured):
+    """The way through a gateway, which no stage waits for: the first token was foretold too early."""
+    asked, there, _ = measured
+    late = log_of(there, replace(asked, calibration={"LabCard": TRUE._replace(request_s=0.2)}), requests(rate=0.5))
+    soon = log_of(there, replace(asked, calibration={"LabCard": TRUE}), requests(rate=0.5))
+    assert np.median(late.ttft_s - soon.ttft_s) == pytest.approx(0.2, abs=1e-3)
+    found = fit(asked, late, there.accelerator, there.layout)
+    assert found.ratios.request_s == pytest.approx(0.2, rel=0.15)
+    assert max(abs(error) for error in found.after["ttft_s"].errors) < 0.03
+
+
 def test_what_was_measured_of_the_half_not_used_changes_nothing(measured):
     asked, there, log = measured
     half = len(log.requests) // 2

@@ -185,6 +185,9 @@ def test_a_calibrated_plan_takes_as_much_longer_as_was_measured_and_says_so():
     assert slow.estimate.ttft_s == pytest.approx(2 * plain.estimate.ttft_s)
     assert slow.decision.trust is slow.estimate.trust is Trust.CALIBRATED
     assert plan(hardware, job(calibration={"another": twice})).estimate == plain.estimate
+    later = plan(hardware, job(calibration={card: ServingRatios(request_s=0.5)})).estimate
+    assert later.ttft_s == pytest.approx(plain.estimate.ttft_s + 0.5)
+    assert (later.decode_s, later.tokens_per_s) == (plain.estimate.decode_s, plain.estimate.tokens_per_s)
 
 
 def test_no_more_sequences_than_the_job_says_are_decoded_together():

@@ -2,8 +2,8 @@
 
 Requests of the first half by their coming are fitted to, all of them are played (`engine.py`): what comes later
 slows what is there. Least squares over time to the first token, time a token and latency, each as a share of its
-mean, by Levenberg-Marquardt on the logarithms of the ratios, drawn to what is expected where the log
-says little.
+mean, by Levenberg-Marquardt on the logarithms of the ratios and of `request_s`, drawn to what is expected where
+the log says little.
 
 References
 ----------
@@ -24,9 +24,9 @@ from strata.serving.measured.engine import EngineRun, RequestTimes
 from strata.serving.measured.log import Log
 from strata.workload.serving_job import ServingJob, ServingRatios
 
-START: Final = ServingRatios(1.0, 0.002, 1.0, 1.0)
-"""Where the fit begins: a sequence adds little to a step (assumed)."""
-DOUBT: Final = np.array([0.5, 2.0, 0.5, 0.5])
+START: Final = ServingRatios(1.0, 0.002, 1.0, 1.0, 1e-3)
+"""Where the fit begins: a sequence adds little to a step, a request a millisecond (assumed)."""
+DOUBT: Final = np.array([0.5, 2.0, 0.5, 0.5, 1.0])
 """Standard deviations of the logarithms before the log is read (assumed)."""
 WEIGHT: Final = 0.02
 """Of being one of these off, against being wrong by all of the mean time."""
@@ -35,7 +35,7 @@ DIFFERENCE: Final = 0.03
 """Of the logarithms, for the slopes: times jump where a queue forms a moment later."""
 LARGEST_MOVE: Final = 0.7
 CLOSE: Final = 1e-4
-RANGE: Final = (1e-5, 1e3)
+RANGE: Final = (1e-6, 1e3)
 MOST_DAMPING: Final = 1e3
 FIGURES: Final = ("ttft_s", "tpot_s", "latency_s")
 

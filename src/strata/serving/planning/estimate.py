@@ -206,7 +206,7 @@ def ttft_s(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> fl
     names = [server.node_id for server in servers]
     reading_s = sum(server.prefill.at(demand.prompt_tokens) for server in servers)
     there_s = sum(layout.hop(a, b).at(demand.prompt_tokens) for a, b in pairwise(names))
-    return reading_s + there_s + layout.hop(names[-1], names[0]).at(1)
+    return servers[0].request_s + reading_s + there_s + layout.hop(names[-1], names[0]).at(1)
 
 
 def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> RequestRate:

@@ -89,6 +89,7 @@ class SimulatedService:
         for machine, work_s in zip(path.machines, works, strict=True):
             machine.busy_s += work_s if machine is not reader else 0.0
         attempt.onward_s = sum(works) - works[slowest] + path.onward.at(attempt.read_tokens) + path.closing.at(1)
+        attempt.onward_s += path.servers[0].request_s
         path.passed_tokens += attempt.read_tokens
         around = self._settle((reader,))
         reader.reading.append(attempt)
