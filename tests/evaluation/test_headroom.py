@@ -172,17 +172,23 @@ def test_no_rule_and_no_search_earns_more_than_the_bound_of_its_world(name, jobs
     assert result.foreseen.mean() >= result.rules["hi_ppo"].mean() - 1e-3
 
 
-@pytest.mark.parametrize("name", ["stale probes", "missing probes"])
-def test_what_no_probe_has_shown_is_zero_in_the_mean_and_takes_off_the_bound(name, monkeypatch):
-    monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
-    monkeypatch.setattr(headroom, "EPISODES", {1: 400})
-    place = Place(name, 1, 3)
+def begun(place):
+    """Return what begins the same world anew each time."""
 
     def begin():
         world, rng = EndlessJobs(pool(), place), np.random.default_rng(4)
         world.reset(rng)
         return world, rng
 
+    return begin
+
+
+@pytest.mark.parametrize("name", ["stale probes", "missing probes"])
+def test_what_no_probe_has_shown_is_zero_in_the_mean_and_takes_off_the_bound(name, monkeypatch):
+    monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
+    monkeypatch.setattr(headroom, "EPISODES", {1: 400})
+    place = Place(name, 1, 3)
+    begin = begun(place)
     late = headroom.unforeseen(begin)
     spread = late.mean(axis=0).std(axis=0) / np.sqrt(400)
     assert (np.abs(late.mean(axis=(0, 1))) <= 4.5 * spread + 1e-9).all()
@@ -198,12 +204,7 @@ def test_what_the_next_step_of_links_adds_is_zero_in_the_mean_and_takes_off_the_
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
     monkeypatch.setattr(headroom, "EPISODES", {1: 400})
     place = Place(name, 1, 3)
-
-    def begin():
-        world, rng = EndlessJobs(pool(), place), np.random.default_rng(4)
-        world.reset(rng)
-        return world, rng
-
+    begin = begun(place)
     given = headroom.luck(begin)
     spread = given.mean(axis=0).std(axis=0) / np.sqrt(400)
     assert (np.abs(given.mean(axis=(0, 1))) <= 4.5 * spread + 1e-9).all()

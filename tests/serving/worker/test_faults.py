@@ -69,16 +69,8 @@ class House:
         self.token.chmod(0o600)
         for source, dest in self.ways(NAMES):
             # Sooner again after a fault than the testbed's links, which lose nothing, ask for.
-            do(
-                "ip",
-                "-n",
-                namespaces.names[source],
-                "route",
-                "replace",
-                f"{address(dest)}/32",
-                "dev",
-                f"to-{dest}",
-            )
+            route = f"{address(dest)}/32", "dev", f"to-{dest}"
+            do("ip", "-n", namespaces.names[source], "route", "replace", *route)
         self.gateway = self.start(
             "gateway", "gateway", "--host", address(0), "--port", "0",
             *HEARTBEATS, "--node-network", "10.77.0.0/24", "--model", str(folder),
@@ -100,10 +92,10 @@ class House:
         within = self.namespaces.command(NAMES.index(name), ())
         return self.processes.start(*arguments, "--node-token-file", str(self.token), within=within)
 
-    def add(self, name, folder=None):
+    def add(self, name):
         self.workers[name] = self.start(
             name, "worker", "--gateway", self.url, "--id", name, "--bind", f"{address(NAMES.index(name))}:0",
-            "--memory", self.memory[name], "--model", str(folder or self.folder),
+            "--memory", self.memory[name], "--model", str(self.folder),
         )  # fmt: skip
 
     def ways(self, names, others=NAMES):
@@ -168,7 +160,7 @@ class Course:
         return await asyncio.to_thread(in_gateways_namespace, self.namespaces, self.house.route)
 
     async def goes_on(self):
-        """Return when each client has had an answer or two since now."""
+        """Return when twice as many requests as there are clients have ended well since now."""
         enough = self.ends["whole"] + 2 * CLIENTS
         async with asyncio.timeout(SOON_S):
             while self.ends["whole"] < enough:
