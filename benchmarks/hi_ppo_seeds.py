@@ -5,7 +5,7 @@
 Each seed is trained by hi_ppo_several_jobs.yaml, first by imitation and then by PPO until 60 % of the time is
 gone; what each stage added is measured on fleets that no training sees. The policy of the seed that is best by
 the evaluations of training is held against rules, a search that foresees all, and bounds, in the worlds of
-`strata learn evaluate --whole` (without 16 jobs on 32 domains).
+`strata learn evaluate --worlds all` (without 16 jobs on 32 domains).
 
 OUT gets SEED/checkpoint.pt for `strata learn export`, runs.json with curves and gains, headroom.json, DONE.
 Needs torch; everything runs on CPUs.

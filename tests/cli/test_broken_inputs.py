@@ -313,7 +313,7 @@ ANSWERS: Final[dict[Call, Call]] = {
     ("export",): ("plan.json", "--to", "torchrun"),
     ("fleet", "discover"): ("--local",),
     ("fleet", "show"): ("fleet.yaml",),
-    ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1"),
+    ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1", "--worlds", "none"),
     ("serve", "calibrate"): ("one.yaml", "service.yaml", "--log", "requests.csv"),
     ("serve", "simulate"): ("fleet.yaml", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ("kube", "acu"): ("--snapshot", "snapshot.json"),

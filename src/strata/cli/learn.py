@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,11 +165,11 @@ def _show_run(run: TrainingRun, file: str) -> Shown:
 @click.option("--tables", type=POSITIVE, default=32, help="Number of held-out tables.")
 @click.option("--instances", type=POSITIVE, default=2, help="Number of fleets of each size.")
 @click.option(
-    "--whole", is_flag=True,
-    help="All worlds of the headroom: to 16 jobs and 32 domains. Without it those of some minutes.",
+    "--worlds", type=choice("none", "few", "all"), default="few",
+    help="Worlds of the headroom: none; those of some minutes; all, to 16 jobs and 32 domains.",
 )  # fmt: skip
 @output_option
-def evaluate(policy: str | None, domains: str, tables: int, instances: int, whole: bool, output: str) -> None:
+def evaluate(policy: str | None, domains: str, tables: int, instances: int, worlds: str, output: str) -> None:
     """Compare POLICY (ONNX; default: the bundled one) with fixed rules and exact bounds.
 
     On held-out tables of 3 to 5 domains, where the exact solution (vi) is known, and on simulated fleets of the
@@ -179,7 +180,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, whol
     \b
     strata learn evaluate
     strata learn evaluate policy.onnx --domains 8 -o json
-    strata learn evaluate --whole
+    strata learn evaluate --worlds all
     """
     import numpy as np
 
@@ -198,15 +199,18 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, whol
         for size in sizes:
             fleets.append(by_domains(chosen.choose, size, instances=instances, rng=np.random.default_rng(size)))
             advance(len(fleets))
-    with progress("headroom", total=1) as advance:
-        headroom = measure(chosen, is_whole=whole, advance=advance)
     answer = {
         "policy": {"file": chosen.file, "seed": chosen.record.get("seed")},
         "tables": ladder,
         "domains": fleets,
-        **headroom,
     }
-    emit(answer, output, _show_evaluation(ladder, fleets, headroom))
+    shown = _show_ladder(ladder, fleets)
+    if worlds != "none":
+        with progress("headroom", total=1) as advance:
+            headroom = measure(chosen, is_whole=worlds == "all", advance=advance)
+        answer |= headroom
+        shown = chain(shown, _show_headroom(headroom))
+    emit(answer, output, shown)
 
 
 def _sizes(text: str) -> list[int]:
@@ -219,8 +223,7 @@ def _sizes(text: str) -> list[int]:
 OF = {"jobs": " jobs", "domains": " domains", "name": ""}
 
 
-def _show_evaluation(ladder: dict[str, Any], fleets: list[dict[str, Any]], headroom: dict[str, Any]) -> Shown:
-    yield from _show_ladder(ladder, fleets)
+def _show_headroom(headroom: dict[str, Any]) -> Shown:
     worlds = headroom["worlds"]
     names = list(worlds[0]["rules"])
     body = [
