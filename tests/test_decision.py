@@ -55,6 +55,7 @@ SAMPLES = {
     "needs-unknown": {"elapsed": "10s"},
     "tokens-penalty": {"steps": 50, "eta": 1.05},
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
+    "scale-estimated": {"objective": "reward"},
     "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},
     "nodes-apart": {"nodes": 4},
     "cluster-offered": {

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from strata.errors import UsageError
+from strata.fleet.synthetic import random_fleet
 from strata.training.hi_ppo.plan import plan_hi_ppo
 from strata.training.hi_ppo.policy import safe_policy
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.planner import plan_training
+from strata.training.plan.planner import ENDS_SHARE, plan_training
 from strata.training.plan.reference import reference
 from strata.workload.job import Limits, Objective
-from tests.support.builders import card, domain, fleet, job, link
+from tests.support.builders import card, domain, fleet, job, layers, link
 
 REWARDS = [Objective.REWARD, Objective.REWARD_EGRESS]
 
@@ -104,3 +108,63 @@ def test_egress_alone_leaves_out_what_devices_cost():
 def test_what_egress_alone_cannot_weigh_is_said(given, more, said):
     with pytest.raises(UsageError, match=said):
         plan_training(given, job(batch=64, objective=Objective.REWARD_EGRESS, **more), clock=lambda: 0.0)
+
+
+MEASURED = [*REWARDS, Objective.TCHEBYCHEFF]
+
+
+def large():
+    """Return a fleet and a job that no limit of these tests is enough for."""
+    cards = (card("x", gib=24.0), card("y", tflops=300))
+    return random_fleet(10, cards, np.random.default_rng(1), devices=256), layers(32, mparams=2_000.0)
+
+
+@pytest.mark.parametrize("objective", MEASURED)
+def test_the_reference_has_a_share_of_the_time_limit_and_that_it_is_an_estimate_is_said(objective):
+    """The clock counts calls of functions, so that the speed of this machine has no say."""
+    sites, model = large()
+    calls, limit, phases = 0, 2_000_000, []
+
+    def count_calls(_frame, event, _argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    @contextmanager
+    def progress(label, *, total=None):
+        begun = calls
+        yield lambda _done: None
+        phases.append((label, calls - begun))
+
+    before = sys.getprofile()
+    sys.setprofile(count_calls)
+    try:
+        answer = plan_training(
+            sites, job(model, batch=512, objective=objective), clock=lambda: float(calls), time_limit_s=limit,
+            progress=progress,
+        )  # fmt: skip
+    finally:
+        sys.setprofile(before)
+    assert answer.best is not None
+    assert [label for label, _ in phases] == ["what scores are measured against", "planning"]
+    assert phases[0][1] < 1.2 * ENDS_SHARE * limit
+    assert calls < 1.2 * limit
+    assert answer.scales.is_estimate
+    assert "scale-estimated" in [reason.token for reason in answer.decision.reasons]
+
+
+@pytest.mark.parametrize("objective", MEASURED)
+def test_a_reference_that_is_proved_is_no_estimate(objective):
+    answer = plan_training(sites(), job(batch=64, objective=objective), clock=lambda: 0.0)
+    assert not answer.scales.is_estimate
+    assert "scale-estimated" not in [reason.token for reason in answer.decision.reasons]
+    assert plan_training(sites(), job(batch=64), clock=lambda: 0.0).scales.is_estimate is False
+
+
+@pytest.mark.parametrize("objective", MEASURED)
+def test_without_any_time_scores_are_measured_against_a_first_plan(objective):
+    ticks = iter(range(10**9))
+    asked = job(batch=64, objective=objective)
+    answer = plan_training(sites(), asked, clock=lambda: float(next(ticks)), time_limit_s=0)
+    assert answer.best is not None
+    assert answer.scales.is_estimate
+    assert abs(answer.best.score) < 3

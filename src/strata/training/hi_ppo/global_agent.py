@@ -115,7 +115,8 @@ def decide(
         policy = safe_policy(notes[-1])
     scales = scales_of(candidates)
     if candidates and problem.job.objective in (Objective.REWARD, Objective.REWARD_EGRESS):
-        scales = reference(problem, clock=clock, deadline=clock() + REFERENCE_LIMIT_S) or scales
+        known = reference(problem, clock=clock, deadline=clock() + REFERENCE_LIMIT_S)
+        scales = known or replace(scales, is_estimate=True)
     if not candidates:
         return GlobalDecision((), None, (), None, tuple(notes), clock() - started, scales)
     options = options_of(problem, candidates, scales, current=current, in_use=in_use, outlook=outlook)

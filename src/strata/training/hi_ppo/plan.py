@@ -30,7 +30,7 @@ def plan_hi_ppo(
         result.by_set.setdefault(item.domain_set, item)
     # One row a set of domains, the policy's choice first.
     plans = tuple(result.by_set.values())
-    reasons: list[Reason] = [*made.reasons, *problem.excluded]
+    reasons: list[Reason] = [*made.reasons, *problem.excluded, *explain.scale(problem.job, made.scales)]
     if plans:
         reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
     else:

@@ -75,15 +75,15 @@ def _searched(
     fleet: Fleet, job: TrainingJob, request: PlanRequest, deadline: float, *, clock: Clock, progress: Progress
 ) -> TrainingPlanReport:
     compares = request.baselines or request.pareto
-    with progress("planning"):
-        if request.planner == "hi-ppo":
+    if request.planner == "hi-ppo":
+        with progress("planning"):
             report = _learned(fleet, job, request, clock)
-        else:
-            share = 1 - COMPARISON_SHARE if compares else 1.0
-            report = plan_training(
-                fleet, job, clock=clock, time_limit_s=request.time_limit_s * share, rank=request.top,
-                seed=request.seed,
-            )  # fmt: skip
+    else:
+        share = 1 - COMPARISON_SHARE if compares else 1.0
+        report = plan_training(
+            fleet, job, clock=clock, time_limit_s=request.time_limit_s * share, rank=request.top,
+            seed=request.seed, progress=progress,
+        )  # fmt: skip
     if report.search.interrupted:
         return replace(report, interrupted=True)
     if request.planner == "exact":

@@ -9,7 +9,7 @@ from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
-from strata.training.plan.objective import money
+from strata.training.plan.objective import Scales, money
 from strata.units import show_bandwidth, show_time, show_usd
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
@@ -34,6 +34,11 @@ def chosen(problem: Problem, best: Evaluated, search: SearchResult) -> Reason:
     """Return why the chosen plan was chosen."""
     considered = max(search.branches, search.evaluated)  # a first plan is there before branches are counted
     return Reason("chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": considered})
+
+
+def scale(job: TrainingJob, scales: Scales) -> list[Reason]:
+    """Return that scores are measured against an estimate, where they are."""
+    return [Reason("scale-estimated", "", {"objective": str(job.objective)})] if scales.is_estimate else []
 
 
 def character(problem: Problem, best: Evaluated) -> list[Reason]:

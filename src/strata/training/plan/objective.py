@@ -25,13 +25,15 @@ class Scales:
     """What time and money are measured against.
 
     baseline_s and baseline_usd: of `reference.py`, infinite where nothing is to be weighed; ideal and nadir:
-    (time, -utilisation, money) at the ends of the front, used by Tchebycheff alone.
+    (time, -utilisation, money) at the ends of the front, used by Tchebycheff alone. is_estimate: time ran out
+    before they were proved.
     """
 
     baseline_s: float = 1.0
     baseline_usd: float = 1.0
     ideal: tuple[float, float, float] = (0.0, -1.0, 0.0)
     nadir: tuple[float, float, float] = (1.0, 0.0, 1.0)
+    is_estimate: bool = False
 
 
 def score(job: TrainingJob, scales: Scales, step_s: Any, utilization: Any, cost_usd: Any) -> Any:

@@ -6,17 +6,22 @@ clock. explain: the Decision inside the answer, and `explain.py`. act: `export.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from strata.clock import Clock
 from strata.decision import Alternative, Decision, Reason, Trust
 from strata.errors import OutOfTime
 from strata.fleet.fleet import Fleet
+from strata.progress import Progress, silent
 from strata.training.plan import explain, relax
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.alone import first_plan
+from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.ranked_search import RankedSearch
 from strata.training.plan.exact.result import Evaluated, SearchResult
@@ -31,6 +36,15 @@ from strata.workload.plan import TrainingPlan
 
 DEFAULT_TIME_LIMIT_S: Final = 30.0
 
+REFERENCE_SHARE: Final = 1 / 2
+ENDS_SHARE: Final = 2 / 3
+"""Of the time limit, at most, for what a reward is measured against; of Tchebycheff, with the front's ends.
+
+Of what is left each of these searches has an equal part: what needs less leaves it to those after it."""
+
+ENDS: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+"""Weights of a reward that each end of the front is best for."""
+
 
 def plan_training(
     fleet: Fleet,
@@ -40,18 +54,21 @@ def plan_training(
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     rank: int = 5,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> TrainingPlanReport:
     """Return the best plan of the plan space, with the proof of how good it is.
 
     Exact for fleets of up to 10 usable domains (gap 0 unless the time limit stops it); above, the best of
-    several exact searches over pools of domains, with a bound over all of them. Raises UsageError where
-    money is asked for and a domain has no price. No plan is a Decision without a choice, never an error.
+    several exact searches over pools of domains, with a bound over all of them. What a reward or Tchebycheff
+    measures against has REFERENCE_SHARE or ENDS_SHARE of the limit. Raises UsageError where money is asked for
+    and a domain has no price. No plan is a Decision without a choice, never an error.
     """
     started = clock()
     problem = problem_of(fleet, job)
     deadline = started + time_limit_s
-    scales = _scales(problem, clock, deadline)
-    result = _search(problem, scales, clock, deadline, rank)
+    scales = _scales(problem, clock, deadline, progress)
+    with progress("planning"):
+        result = _search(problem, scales, clock, deadline, rank)
     plans = tuple(result.ranked)
     if result.interrupted and not plans:
         raise KeyboardInterrupt  # there is nothing to keep, and what would help is not known
@@ -63,11 +80,13 @@ def plan_training(
         reasons += explain.single_domain(problem.job, plans)
     elif not result.stopped:
         refusal = next(iter(result.refusals.values()), None)
-        reasons += relax.precision(fleet, problem) or relax.smallest(
-            problem, refusal=refusal, clock=clock, deadline=deadline
-        )
+        with progress("what would help"):
+            reasons += relax.precision(fleet, problem) or relax.smallest(
+                problem, refusal=refusal, clock=clock, deadline=deadline
+            )
     if result.stopped:
         reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": result.evaluated}))
+    reasons += explain.scale(job, scales)
     whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
@@ -106,7 +125,7 @@ def best_with(
     Raises OutOfTime where the limit passed before there was one.
     """
     deadline = clock() + time_limit_s
-    scales = _scales(problem, clock, deadline)
+    scales = _scales(problem, clock, deadline, silent)
     index = problem.fleet.index(domain)
     others = [problem.fleet.index(name) for name in chosen.domains]
     rest = [i for i in range(len(problem.fleet.domains)) if i != index and i not in others]
@@ -125,42 +144,76 @@ def best_with(
     return search.ranked[0], explain.why_not(problem, search.ranked[0], best)
 
 
-def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int) -> SearchResult:
+def _search(
+    problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int, *, is_owed: bool = True
+) -> SearchResult:
+    """Search all plans; `is_owed`: for a first one beyond the deadline, too."""
     count = len(problem.fleet.domains)
     if count == 0:
         return SearchResult()
     if count <= POOL:
-        result = first_plan(problem, scales, [range(count)], clock=clock, deadline=deadline)
+        pools = _pools(problem)
+        result = first_plan(problem, scales, pools, clock=clock, deadline=deadline, is_owed=is_owed)
         if not result.interrupted:
             every = RankedSearch(problem, scales, range(count), clock=clock, deadline=deadline, rank=rank)
             result.merge(every.run(so_far=result, keeps_best=True))
         return result
-    return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank)
+    return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank, is_owed=is_owed)
 
 
-def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
+def _scales(problem: Problem, clock: Clock, deadline: float, progress: Progress) -> Scales:
     """Return what reward and Tchebycheff measure against: the reference, and the front's ends."""
     if problem.job.objective in (Objective.TIME, Objective.COST):
         return Scales()
-    scales = reference(problem, clock=clock, deadline=deadline)
-    if scales is None or problem.job.objective is not Objective.TCHEBYCHEFF:
-        return scales or Scales()
-    unlimited = without_limits(problem)
-    ends = []
-    for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
-        end = replace(problem, job=replace(unlimited.job, objective=Objective.REWARD, weights=weights))
-        result = _search(end, scales, clock, deadline, 0)
-        if result.interrupted:
-            raise KeyboardInterrupt  # the ends of the front are not known, and no plan can be scored
-        if best := result.ranked:
-            report = best[0].report
-            ends.append((report.step_time_s, -report.utilization, money(report)))
-    columns = list(zip(*ends, strict=True))
-    return replace(
-        scales,
-        ideal=(min(columns[0]), min(columns[1]), min(columns[2])),
-        nadir=(max(columns[0]), max(columns[1]), max(columns[2])),
-    )
+    has_ends = problem.job.objective is Objective.TCHEBYCHEFF
+    share, searches = (ENDS_SHARE, 1 + len(ENDS)) if has_ends else (REFERENCE_SHARE, 1)
+    until = clock() + share * (deadline - clock())
+
+    def next_until(done: int) -> float:
+        return clock() + max(0.0, until - clock()) / (searches - done)
+
+    with progress("what scores are measured against", total=searches) as advance:
+        reference_until = next_until(0)
+        scales, first = reference(problem, clock=clock, deadline=reference_until), None
+        if scales is None and clock() > reference_until and (first := _first(problem, clock, deadline)):
+            scales = Scales(first.report.step_time_s, money(first.report) or math.inf, is_estimate=True)
+        if scales is None or not has_ends:
+            return scales or Scales()
+        unlimited, ends = without_limits(problem), []
+        for done, weights in enumerate(ENDS, 1):
+            advance(done)
+            if clock() > until:
+                scales = replace(scales, is_estimate=True)
+                break
+            end = replace(problem, job=replace(unlimited.job, objective=Objective.REWARD, weights=weights))
+            result = _search(end, scales, clock, next_until(done), 0, is_owed=False)
+            if result.interrupted:
+                raise KeyboardInterrupt  # the ends of the front are not known, and no plan can be scored
+            scales = replace(scales, is_estimate=scales.is_estimate or result.stopped)
+            ends += [vector(item.report) for item in result.ranked[:1]]
+        if not ends and (first := first or _first(problem, clock, deadline)):
+            ends = [vector(first.report)]
+    if not ends:
+        return scales
+    ideal, nadir = np.min(ends, axis=0), np.max(ends, axis=0)
+    if scales.is_estimate:  # ends that are not known apart are no range
+        ideal = np.where(ideal < nadir, ideal, scales.ideal)
+    return replace(scales, ideal=tuple(ideal.tolist()), nadir=tuple(nadir.tolist()))
+
+
+def _first(problem: Problem, clock: Clock, deadline: float) -> Evaluated | None:
+    """Return a plan that is there soon, where the best was not known in time."""
+    until = (clock() + deadline) / 2  # for pipelines; the search that comes has as long
+    by_time = without_limits(problem)
+    result = first_plan(by_time, Scales(), _pools(by_time), clock=clock, deadline=until)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return next(iter(result.ranked), None)
+
+
+def _pools(problem: Problem) -> Iterable[Iterable[int]]:
+    count = len(problem.fleet.domains)
+    return [range(count)] if count <= POOL else wide.first_pools(problem)
 
 
 def alternatives(

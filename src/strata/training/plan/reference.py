@@ -3,13 +3,14 @@
 Time and money of the best single domain by time; where none holds the job, of the uniform split over all domains;
 where that does not fit either, of the fastest plan there is. Egress alone, of which a single domain has none, is
 always measured against the uniform split, else the fastest plan; where those pay none, it weighs nothing.
+Where time runs out before that is proved, it is the best that there is by then, and said to be an estimate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,21 +20,35 @@ from strata.training.plan.baselines.uniform_rules import uniform_split
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
 from strata.training.plan.exact.search import Search
+from strata.training.plan.exact.speed import speeds
 from strata.training.plan.objective import Scales, money
 from strata.workload.job import Limits, Objective
+
+
+class _Baseline(NamedTuple):
+    """A plan to measure against; `is_cut`: time ran out before it was proved to be the one."""
+
+    plan: Evaluated | None
+    is_cut: bool
 
 
 def reference(problem: Problem, *, clock: Clock, deadline: float) -> Scales | None:
     """Return the baselines of a problem's reward, None where no plan fits at all, or none was there in time."""
     by_time = without_limits(problem)
-    timed = next(_baselines(by_time, clock=clock, deadline=deadline), None)
-    if timed is None:
-        return None
-    paid: Evaluated | None = timed
+    paid = None
     if problem.job.objective is Objective.REWARD_EGRESS:
-        paid = next(_spread(by_time, clock=clock, deadline=deadline), None)
-    usd = money(paid.report) if paid is not None else 0.0
-    return Scales(baseline_s=timed.report.step_time_s, baseline_usd=usd or math.inf)
+        # Half of the time: without it egress would weigh nothing, whatever a single domain can do.
+        paid = _spread(by_time, clock=clock, deadline=(clock() + deadline) / 2)
+    alone = best_single(by_time, Scales(), clock=clock, deadline=deadline)
+    timed = _Baseline(next(iter(alone.ranked), None), alone.stopped)
+    if timed.plan is None:
+        spread = paid or _spread(by_time, clock=clock, deadline=deadline)
+        timed = _Baseline(spread.plan, timed.is_cut or spread.is_cut)
+    if timed.plan is None:
+        return None
+    paid = paid or timed
+    usd = money(paid.plan.report) if paid.plan is not None else 0.0
+    return Scales(timed.plan.report.step_time_s, usd or math.inf, is_estimate=timed.is_cut or paid.is_cut)
 
 
 def without_limits(problem: Problem) -> Problem:
@@ -44,27 +59,26 @@ def without_limits(problem: Problem) -> Problem:
 
 
 def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> SearchResult:
-    """Return the best plan of every kind of domain taken alone."""
-    result = SearchResult()
-    for index in problem.representatives:
+    """Return the best plan of every kind of domain taken alone, the fastest kinds first."""
+    result, speed = SearchResult(), speeds(problem)
+    for index in sorted(problem.representatives, key=lambda i: -speed[i]):
+        if clock() > deadline:
+            result.stopped = True
+            break
         result.merge(Search(problem, scales, (index,), clock=clock, deadline=deadline).run())
     return result
 
 
-def _baselines(problem: Problem, *, clock: Clock, deadline: float) -> Iterator[Evaluated]:
-    yield from best_single(problem, Scales(), clock=clock, deadline=deadline).ranked[:1]
-    yield from _spread(problem, clock=clock, deadline=deadline)
-
-
-def _spread(problem: Problem, *, clock: Clock, deadline: float) -> Iterator[Evaluated]:
-    """Yield the uniform split over all domains, then the fastest plan."""
+def _spread(problem: Problem, *, clock: Clock, deadline: float) -> _Baseline:
+    """Return the uniform split over all domains; where there is none, the fastest plan."""
     context = Context(Scales(), 0, np.random.default_rng(0), clock, deadline)
     try:
+        context.check_time()
         uniform = uniform_split(problem, context)
     except Unfinished:
-        return
-    if uniform is not None:
-        yield uniform
+        return _Baseline(None, True)
     members = range(min(POOL, len(problem.fleet.domains)))
-    if members:
-        yield from Search(problem, Scales(), members, clock=clock, deadline=deadline).run().ranked[:1]
+    if uniform is not None or not members:
+        return _Baseline(uniform, False)
+    fastest = Search(problem, Scales(), members, clock=clock, deadline=deadline).run()
+    return _Baseline(next(iter(fastest.ranked), None), fastest.stopped)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from strata.arrays import Floats
+from strata.clock import Check, unlimited
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.floors import ROUNDING, ChainFloors
@@ -20,6 +21,7 @@ def chain_floors(
     orders: Sequence[Sequence[int]],
     *,
     is_uniform: bool = False,
+    check: Check = unlimited,
 ) -> Floats:
     """Return the time [s] and money [USD] of steps [N, 2] that no pipeline in a setting over domains in an order,
     one a row, can beat; inf where a link is missing or a domain has no room.
@@ -30,8 +32,9 @@ def chain_floors(
     floors, each = np.full((len(configs), 2), np.inf), range(len(problem.fleet.domains))
     if not configs:
         return floors
-    works = ChainFloors(problem, each).works(configs, columns=np.array(each, dtype=np.int64))
+    works = ChainFloors(problem, each).works(configs, columns=np.array(each, dtype=np.int64), check=check)
     for row, (config, order) in enumerate(zip(configs, orders, strict=True)):
+        check()
         at, count = np.array(order, dtype=np.int64), int(works.microbatches[row])
         costs, cuts, work_s = problem.pair_costs(config.microbatch_size), (at[:-1], at[1:]), works.work_s[row, at]
         stages = works.stages[row, at]

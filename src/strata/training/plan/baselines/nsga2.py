@@ -52,7 +52,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
             rows = [_decode(problem, row) for row in x]
             new = [each for each in dict.fromkeys(rows) if each not in met]  # one in four is met again
             configs, orders = [problem.configs[number] for number, _ in new], [order for _, order in new]
-            for at, floors in enumerate(chain_floors(problem, configs, orders)):
+            for at, floors in enumerate(chain_floors(problem, configs, orders, check=context.check_time)):
                 is_legal = np.isfinite(floors).all() and may_fit(problem, configs[at], orders[at])
                 met[new[at]] = floors if is_legal else np.full(2, np.inf)
             out["F"] = np.minimum(np.array([met[row] for row in rows]), WORST)

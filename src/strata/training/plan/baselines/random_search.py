@@ -29,8 +29,9 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     for _ in range(DRAWS):
         configs.append(problem.configs[rng.integers(len(problem.configs))])
         orders.append(tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)]))
+    floors = chain_floors(problem, configs, orders, check=context.check_time)
     return best_first(
-        problem, context, scores(problem, context, chain_floors(problem, configs, orders)),
+        problem, context, scores(problem, context, floors),
         lambda at, limit_s: legal_chain(problem, configs[at], orders[at], limit_s=limit_s),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
+from strata.clock import Check
 from strata.simulate.pipeline import classic_warmup
 from strata.training.plan.baselines.context import Context, best_first, best_of
 from strata.training.plan.baselines.floor import chain_floors, scores
@@ -42,19 +43,19 @@ def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
         plan = uniform_chain(problem, config, order) if is_chain else data_parallel(part, config)
         return [] if plan is None else [plan]
 
-    floors = chain_floors(problem, configs, [order] * len(configs), is_uniform=True)
-    floors = np.concatenate([floors, _shared_floors(part, configs)])
+    floors = chain_floors(problem, configs, [order] * len(configs), is_uniform=True, check=context.check_time)
+    floors = np.concatenate([floors, _shared_floors(part, configs, context.check_time)])
     return best_first(problem, context, scores(problem, context, floors), build)
 
 
-def _shared_floors(part: Problem, configs: Sequence[ParallelConfig]) -> Floats:
+def _shared_floors(part: Problem, configs: Sequence[ParallelConfig], check: Check) -> Floats:
     """Return the time and money that `data_parallel` takes at least in each setting [N, 2].
 
     All domains work on their share: a microbatch goes through all stages, the others pass the slowest. Then they
     sum gradients, of which the backward of the shortest stage of all hides what it can.
     """
     every = range(len(part.fleet.domains))
-    works = ChainFloors(part, every).works(configs, columns=np.array(every, dtype=np.int64))
+    works = ChainFloors(part, every).works(configs, columns=np.array(every, dtype=np.int64), check=check)
     some = next((plan for config in configs if (plan := data_parallel(part, config)) is not None), None)
     across = None if some is None else part.model.all_reduce(some)  # the same whatever is inside the domains
     sum_s = np.inf if across is None else across.time_s

@@ -51,13 +51,14 @@ class SingleDomains(ChainSpace):
 
 
 def first_plan(
-    problem: Problem, scales: Scales, pools: Iterable[Iterable[int]], *, clock: Clock, deadline: float
-) -> SearchResult:
+    problem: Problem, scales: Scales, pools: Iterable[Iterable[int]], *, clock: Clock, deadline: float,
+    is_owed: bool = True,
+) -> SearchResult:  # fmt: skip
     """Return one of the best plans in the fastest domain that holds the job alone; nothing where none does.
 
     Common settings are tried first: in the fastest domain, in all others, and as pipelines over the `pools`; then
-    all settings. The deadline is for pipelines alone: one domain takes some hundredths of a second. Nothing is
-    proved, so the bound is open.
+    all settings. Where a plan `is_owed` the deadline is for pipelines alone: one domain takes some hundredths of a
+    second. Nothing is proved, so the bound is open.
     """
     batches = list(_batches(problem))
     # Pools are not looked for where a domain alone holds the job: of a thousand domains that takes seconds.
@@ -68,7 +69,8 @@ def first_plan(
     )
     for alone, pool, is_common in tries:
         search = Search(
-            problem, scales, pool, clock=clock, deadline=deadline, needs_plan=bool(alone), only_common=is_common,
+            problem, scales, pool, clock=clock, deadline=deadline, needs_plan=is_owed and bool(alone),
+            only_common=is_common,
             chains=SingleDomains(problem, alone) if alone else None,
         )  # fmt: skip
         tried = search.run(keeps_best=True)

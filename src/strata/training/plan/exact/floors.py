@@ -115,7 +115,10 @@ class ChainFloors:
             row[at] = rows[setting.work]
         ways = [(s.tensor_parallel, s.context_parallel) for s in settings]
         slots = {way: np.array([problem.slots(domain, *way) for domain in domains]) for way in set(ways)}
-        devices = {s.tensor_parallel: np.array([problem.ranks(domain, s) for domain in domains]) for s in settings}
+        devices = {
+            ranks: np.array([problem.ranks(domain, setting) for domain in domains])
+            for ranks, setting in {s.tensor_parallel: s for s in settings}.items()
+        }
         usd = np.array([domain.price_usd_per_device_hour or 0.0 for domain in domains]) / 3600
         each = np.array(
             [

@@ -38,13 +38,17 @@ MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
 
 
-def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> SearchResult:
+def search(
+    problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int, is_owed: bool = True
+) -> SearchResult:
     """Return the best plan of any one domain, sharing over all domains or pipeline of the pools, with a bound.
 
-    A plan in one domain comes first, so that there is one within a second whatever the fleet's size; then the
-    bound, so that a search that is stopped has it; what takes longer then starts only while there is time.
+    A plan in one domain comes first, so that there is one within a second whatever the fleet's size (`is_owed`:
+    and whatever the deadline); then the bound, so that a search that is stopped has it; what takes longer then
+    starts only while there is time.
     """
-    result, least = first_plan(problem, scales, first_pools(problem), clock=clock, deadline=deadline), -np.inf
+    pools, least = first_pools(problem), -np.inf
+    result = first_plan(problem, scales, pools, clock=clock, deadline=deadline, is_owed=is_owed)
 
     def check() -> None:
         if clock() > deadline:
