@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +17,7 @@ from strata.control.core import Scheduler
 from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.policies import PolicyName, choose_by
-from strata.control.replay import ENDLESS, clairvoyant, run, trace_s
+from strata.control.replay import ENDLESS, clairvoyant, replay_job, replay_jobs, run, trace_s
 from strata.control.state import Attempt, DomainView, Job, JobSpec, Part, PartPhase, Snapshot
 from strata.fleet.dynamics.regimes import outage
 from strata.fleet.dynamics.replay import Replay
@@ -211,3 +212,28 @@ def test_a_link_that_another_job_uses_counts_half():
     assert alone is not None
     assert shared is not None
     assert shared > alone
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_replay_says_how_far_it_is_all_along(jobs):
+    """An interval of a millisecond took minutes behind a bar that had no end."""
+    bars: dict[str, tuple[float | None, list[float]]] = {}
+
+    @contextmanager
+    def progress(label, *, total=None):
+        bars[label] = total, []
+        yield bars[label][1].append
+
+    trace = Replay(np.arange(3) * 300.0, np.ones((3, LINKS)))
+    asked = {"trace": trace, "policy": PolicyName.NEVER, "interval_s": 100.0, "progress": progress}
+    if jobs == 1:
+        replay_job(FLEET, "a", JOB, **asked)
+        assert bars.pop("planning")[0] is None
+        assert list(bars) == [f"replaying {rule}" for rule in ("never", "hysteresis", "exact", "clairvoyant")]
+    else:
+        replay_jobs(FLEET, [JobSpec(name, JOB, ENDLESS) for name in "ab"], **asked)
+        assert list(bars) == ["replaying"]
+    for total, shown in bars.values():
+        assert total == 900.0
+        assert shown[-1] == pytest.approx(total)
+        assert len(shown) >= 9

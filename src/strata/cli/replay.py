@@ -51,16 +51,17 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
         raise UsageError(f"--interval {interval} is not a positive time", hint="--interval 300s")
     sites = load_fleet(fleet)
     trace = read_replay(links, links=[f"{a}>{b}" for a, b in sites.links], may_end_down=True)
-    with progress("replaying"):
-        if len(jobs) > 1:
-            specs = [read_job(job)[0] for job in jobs]
-            several = replay_jobs(sites, specs, trace=trace, policy=PolicyName(policy), interval_s=interval_s)
-            emit(several, output, _show_jobs(several))
-            return 0
-        training = load_job(jobs[0])
-        data = replay_job(
-            sites, Path(jobs[0]).stem, training, trace=trace, policy=PolicyName(policy), interval_s=interval_s
+    if len(jobs) > 1:
+        specs = [read_job(job)[0] for job in jobs]
+        several = replay_jobs(
+            sites, specs, trace=trace, policy=PolicyName(policy), interval_s=interval_s, progress=progress
         )
+        emit(several, output, _show_jobs(several))
+        return 0
+    data = replay_job(
+        sites, Path(jobs[0]).stem, load_job(jobs[0]), trace=trace, policy=PolicyName(policy),
+        interval_s=interval_s, progress=progress,
+    )  # fmt: skip
     emit(data, output, _show(data))
     return 0
 

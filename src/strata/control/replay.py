@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from strata.control.state import Job, JobPhase, JobSpec, Observation, Snapshot, 
 from strata.errors import Infeasible, UsageError
 from strata.fleet.dynamics.replay import Replay
 from strata.fleet.fleet import Fleet
+from strata.progress import Progress, silent
 from strata.training.plan import explain
 from strata.workload.job import TrainingJob
 
@@ -52,11 +52,12 @@ class Replayed:
 def run(
     fleet: Fleet, specs: Sequence[JobSpec], scheduler: Scheduler, *, trace: Replay | None, end_s: float,
     mark_s: float = math.inf, speeds: Replay | None = None, is_seen: bool = True,
+    advance: Callable[[float], None] = lambda _past_s: None,
 ) -> Replayed:  # fmt: skip
     """Run jobs until `end_s`, or until all have ended; a decision every `scheduler.interval_s`.
 
     trace, speeds: of links and of domains. is_seen: whether either is measured for the scheduler. mark_s: a time
-    at which what was trained is noted.
+    at which what was trained is noted. advance: is told how much virtual time has passed.
     """
     sites = SimulatedSites(fleet, trace, speeds, is_seen=is_seen)
     marked: dict[str, float] | None = None
@@ -102,6 +103,7 @@ def run(
             sites.advance(mark_s)
             marked = dict(sites.trained)
         sites.advance(next_s)
+        advance(sites.now_s - start_s)
     return Replayed(
         jobs,
         sites.trained,
@@ -115,8 +117,9 @@ def run(
 
 
 def replay_job(
-    fleet: Fleet, name: str, training: TrainingJob, *, trace: Replay, policy: PolicyName, interval_s: float
-) -> dict[str, Any]:
+    fleet: Fleet, name: str, training: TrainingJob, *, trace: Replay, policy: PolicyName, interval_s: float,
+    progress: Progress = silent,
+) -> dict[str, Any]:  # fmt: skip
     """Return what a policy and the rules beside it keep of one job along a trace, in the form `strata replay`
     prints.
 
@@ -124,7 +127,8 @@ def replay_job(
     plan fits.
     """
     plans = planner()
-    candidates = plans(fleet, training)
+    with progress("planning"):
+        candidates = plans(fleet, training)
     if not candidates.plans:
         raise Infeasible(f"no plan of {name} fits the fleet {fleet.name}", hint="strata plan train says why")
     duration_s = trace_s(trace, interval_s)
@@ -133,20 +137,22 @@ def replay_job(
     candidates.prepare([tuple(row) for row in trace.factors.tolist()])
     nominal = float(candidates.nominal.max()) * duration_s
 
-    @cache
     def result(rule: str) -> Replayed:
-        choose = (
-            clairvoyant(candidates, trace, interval_s=interval_s)
-            if rule == CLAIRVOYANT
-            else choose_by(PolicyName(rule))
-        )
-        scheduler = Scheduler(choose, plans, interval_s)
-        return run(fleet, [spec], scheduler, trace=trace, end_s=start_s + duration_s)
+        with progress(f"replaying {rule}", total=duration_s) as advance:
+            choose = (
+                clairvoyant(candidates, trace, interval_s=interval_s, advance=advance)
+                if rule == CLAIRVOYANT
+                else choose_by(PolicyName(rule))
+            )
+            scheduler = Scheduler(choose, plans, interval_s)
+            return run(fleet, [spec], scheduler, trace=trace, end_s=start_s + duration_s, advance=advance)
 
     def kept(rule: str) -> float:
-        return result(rule).trained.get(name, 0.0) / nominal
+        return results[rule].trained.get(name, 0.0) / nominal
 
-    own = result(policy.value)
+    rules = ("never", "hysteresis", "exact", CLAIRVOYANT)
+    results = {rule: result(rule) for rule in dict.fromkeys((policy.value, *rules))}
+    own = results[policy.value]
     return {
         "policy": policy.value,
         "kept": kept(policy.value),
@@ -161,10 +167,7 @@ def replay_job(
             }
             for item in own.changes
         ],
-        "rules": {
-            rule: {"kept": kept(rule), "switches": result(rule).switches}
-            for rule in ("never", "hysteresis", "exact", CLAIRVOYANT)
-        },
+        "rules": {rule: {"kept": kept(rule), "switches": results[rule].switches} for rule in rules},
     }
 
 
@@ -177,11 +180,14 @@ def trace_s(trace: Replay, interval_s: float) -> float:
     return float(times[-1] - times[0] + (times[-1] - times[-2] if len(times) > 1 else interval_s))
 
 
-def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> Choose:
+def clairvoyant(
+    candidates: Candidates, trace: Replay, *, interval_s: float,
+    advance: Callable[[float], None] = lambda _known_s: None,
+) -> Choose:  # fmt: skip
     """Return the rule that knows the whole trace: the most that keep-or-switch can earn, by dynamic programming.
 
     It is asked once a decision, in order. A switch takes its seconds from the intervals that follow;
-    until it is over there is no other one.
+    until it is over there is no other one. advance: is told of how many seconds, from the end, it is known.
     """
     sites = SimulatedSites(candidates.fleet, trace)
     start_s, end_s = float(trace.times_s[0]), float(trace.times_s[0]) + trace_s(trace, interval_s)
@@ -200,6 +206,7 @@ def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> 
         return np.stack([np.interp(at_s[..., plan], knots_s, earned[:, plan]) for plan in plans], axis=-1)
 
     for tick in reversed(range(count)):
+        advance((count - tick) * interval_s)
         now = np.maximum(sites.factors(start_s + tick * interval_s), SLOWEST)
         moves_s = candidates.moves_s(tuple(now.tolist()))
         there_s = np.minimum(ticks_s[tick] + moves_s, end_s)
@@ -225,8 +232,9 @@ def clairvoyant(candidates: Candidates, trace: Replay, *, interval_s: float) -> 
 
 
 def replay_jobs(
-    fleet: Fleet, specs: Sequence[JobSpec], *, trace: Replay, policy: PolicyName, interval_s: float
-) -> dict[str, Any]:
+    fleet: Fleet, specs: Sequence[JobSpec], *, trace: Replay, policy: PolicyName, interval_s: float,
+    progress: Progress = silent,
+) -> dict[str, Any]:  # fmt: skip
     """Return how several jobs fare together along a trace, all submitted at its start; it ends with the trace.
 
     Raises UsageError where two have one name.
@@ -238,7 +246,9 @@ def replay_jobs(
     start_s = float(trace.times_s[0])
     scheduler = Scheduler(choose_by(policy), planner(), interval_s, inside=inside_by(policy))
     specs = [replace(spec, submitted_s=start_s) for spec in specs]
-    result = run(fleet, specs, scheduler, trace=trace, end_s=start_s + trace_s(trace, interval_s))
+    duration_s = trace_s(trace, interval_s)
+    with progress("replaying", total=duration_s) as advance:
+        result = run(fleet, specs, scheduler, trace=trace, end_s=start_s + duration_s, advance=advance)
     return {"policy": policy.value, **_summary(result)}
 
 
