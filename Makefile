@@ -25,7 +25,7 @@ demo: $(VENV)/base.stamp  ## plan three real jobs, then run and move a small one
 	$(BIN)/strata demo --live
 
 test: $(VENV)/dev.stamp  ## run all tests that need no real parts and take no long time
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'not real and not long and not full'
+	$(BIN)/python -m pytest -n auto --dist loadgroup --durations 20 -m 'not real and not long and not full'
 
 ROUNDS ?= 20
 test-laws: $(VENV)/dev.stamp  ## run the properties with ROUNDS times new random examples (nightly; 20 rounds: hours)
@@ -39,11 +39,10 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,models,train]' py-spy stable-baselines3 playwright axe-playwright-python nbclient ipykernel nvidia-cuda-runtime-cu12
 	touch $@
 
-# Those with real parts run in order, one at a time: a module's tests share servers and devices that they change.
+# Tests that share a server, a device or the kernel's tracing run one after another in one process (tests/conftest.py).
 # Clusters of Slurm and recordings need packages of the system, which .ci/run names.
 test-real: $(VENV)/real.stamp control-plane engines  ## install the real parts (10 GB) and run the tests that need them
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'long and not real and not full'
-	STRATA_REAL=1 $(BIN)/python -m pytest -m 'real and not full'
+	STRATA_REAL=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m '(real or long) and not full'
 
 test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
 	STRATA_REAL=1 $(BIN)/python -m pytest -m full

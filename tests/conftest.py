@@ -74,6 +74,8 @@ PARTS = {
 """Real parts that are no modules: what finds each, or returns None."""
 KERNEL = {"tracing", "node-rights"}
 """Those that nobody can install where the kernel, or who runs us in it, does not give them."""
+SHARED = ("slurm", "tracing", "engines", "chromium")
+"""Those that are one for all tests of a machine, or take much of its memory."""
 
 
 @pytest.fixture(autouse=True)
@@ -86,12 +88,18 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.hookimpl(trylast=True)  # when the conftest of each room has set its marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests with real parts more time."""
+@pytest.hookimpl(tryfirst=True)  # after the conftest of each room has set its marks, before xdist reads them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the tests with real parts more time, and keep together those that share what is one."""
     for item in items:
-        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
+        if not item.get_closest_marker("real"):
+            continue
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(REAL_LIMIT_S))
+        if config.pluginmanager.hasplugin("xdist") and not item.get_closest_marker("xdist_group"):
+            parts = {part for marker in item.iter_markers("real") for part in marker.args}
+            shared = next((part for part in SHARED if part in parts), None)
+            item.add_marker(pytest.mark.xdist_group(shared or item.path.stem))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from strata.cli.main import run
 
 
+@pytest.mark.long("a week of the loop: half a minute")
 def test_the_loop_is_timed_and_its_week_ends(capsys):
     assert run(["bench", "control", "--quick", "-o", "json"]) == 0
     data = json.loads(capsys.readouterr().out)

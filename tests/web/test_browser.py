@@ -28,7 +28,7 @@ from tests.web.test_followed import listed
 from tests.web.test_host_page import tried
 from tests.web.test_pages import ALL, NOBODY
 
-pytestmark = [pytest.mark.real("chromium", "uvicorn"), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.real("chromium", "uvicorn"), pytest.mark.xdist_group("chromium")]
 
 __all__ = ["chromium", "tab"]
 

@@ -14,6 +14,7 @@ from tests.cluster.integration.stand_in_nodes import StandInNodes
 COUNT = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if Path(__file__).parent in item.path.parents:

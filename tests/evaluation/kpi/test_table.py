@@ -24,6 +24,11 @@ from strata.evaluation.kpi.table import answer, measure_all
 from strata.training.hi_ppo.policy import safe_policy
 from tests.support.builders import domain, fleet, job
 
+pytestmark = [
+    pytest.mark.long("measures the whole table: a minute"),
+    pytest.mark.xdist_group("kpi"),  # once
+]
+
 
 @dataclass(frozen=True)
 class Tiny:
@@ -69,8 +74,8 @@ def rows():
         for module in (dynamics, network_degradation):
             patch.setattr(module, "DECISIONS", 4)
         patch.setattr(pareto_coverage, "FRONTS", Tiny())
-        patch.setattr(pareto_coverage, "MOST_PLANS", 64)
-        patch.setattr(utilization_improvement, "JOBS", {True: 30})
+        patch.setattr(pareto_coverage, "MOST_PLANS", 32)
+        patch.setattr(utilization_improvement, "JOBS", {True: 12})
         patch.setattr(utilization_improvement, "TRACES", {True: 2})
         study = Study(safe_policy(), ticking(), ticking(), quick=True)
         told = []

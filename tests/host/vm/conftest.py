@@ -14,6 +14,7 @@ from tests.slicing.fake_accelerators import find_compiler
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if HERE in item.path.parents:

@@ -15,6 +15,8 @@ from tests.support.builders import card, domain, fleet, job, layers
 
 GBPS = 1e9 / 8
 
+pytestmark = pytest.mark.xdist_group("pool")  # drawn once
+
 
 @pytest.fixture(scope="module")
 def drawn():

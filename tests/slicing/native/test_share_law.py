@@ -7,7 +7,11 @@ import pytest
 from strata.evaluation.bench.slicing_shares import play_shares
 from tests.slicing.fake_accelerators import find_compiler
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc")
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler, cc"),
+    pytest.mark.long("plays a minute of each of many programs: a minute"),
+    pytest.mark.xdist_group("share law"),  # played once
+]
 
 KERNELS_OF_SECONDS = "199 x 50 us and 2 s, wait"
 FRUGAL = {"20 us every 84 us": 0.256, "800 us every 5.1 ms": 0.163}
