@@ -158,6 +158,28 @@ def test_the_table_fits_80_columns_and_names_the_next_commands(
     assert "strata export plan.json --to vllm" in out
 
 
+def test_what_joins_two_vendors_is_run_by_our_workers_and_no_export_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, job, plan = tmp_path / "fleet.yaml", tmp_path / "job.yaml", tmp_path / "plan.json"
+    fleet.write_text(
+        FLEET.replace("East, accelerator: RTX4090", "East, accelerator: MI300X").replace(
+            "A100-SXM4-80GB, num_gpus: 8", "A100-SXM4-80GB, num_gpus: 4"
+        )
+    )
+    job.write_text(JOB.replace("llama-3.1-70b", "llama-3.1-405b"))
+    code, out, _ = told(capsys, "plan", "serve", fleet, job, "--save", plan)
+    assert code == 0
+    assert "vendor-mix" in out
+    assert "only strata's own workers run that, no `strata export` does" in " ".join(out.split())
+    assert "strata serve worker" in out
+    assert "--to vllm" not in out
+    for target in ("vllm", "sglang", "kubernetes"):
+        code, _, err = told(capsys, "export", plan, "--to", target, "--out", tmp_path / "out")
+        assert code == 2
+        assert "strata serve worker" in " ".join(err.split())
+
+
 def test_like_pipelines_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = told(capsys, "plan", "serve", "hub", "serve-llama-3.1-70b", "--strategy", "greedy")
     assert code == 0

@@ -137,7 +137,9 @@ def _count(number: int, noun: str) -> str:
 def _next(data: dict[str, Any], saved: str) -> Shown:
     fleet, job = data["inputs"].get("fleet", "FLEET"), data["inputs"].get("job", "JOB")
     yield f"next: strata serve simulate {fleet} {job}"
-    if saved:
+    if any(reason["token"] == "vendor-mix" for reason in data["reasons"]):  # every export would refuse it
+        yield "      strata serve gateway   and, on each node: strata serve worker"
+    elif saved:
         yield f"      strata export {saved} --to vllm   or: strata explain {saved}"
     else:
         yield f"      strata plan serve {fleet} {job} --save plan.json"

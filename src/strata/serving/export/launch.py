@@ -134,7 +134,8 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
     if len(vendors) > 1:
         raise UsageError(
             f"pipeline {number} has devices of {' and '.join(vendors)}; engines support one vendor per pipeline",
-            hint="plan each vendor separately (one fleet file each), and put both plans behind one gateway",
+            hint="plan each vendor separately (one fleet file each), and put both plans behind one gateway; "
+            "or start strata's own workers, which mix: strata serve worker",
         )
     tensor = math.gcd(plan.job.num_heads, *(node.num_devices for node in nodes))
     shares = []

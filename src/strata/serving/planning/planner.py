@@ -230,11 +230,11 @@ def _nodes(fleet: Fleet, sizes: Mapping[str, int]) -> Iterator[PlannedNode]:
 
 def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
     """Yield that some pipelines join devices of several vendors."""
-    vendor = {domain.name: domain.accelerator.vendor for domain in fleet.domains}
+    vendor = {domain.name: domain.accelerator.vendor for domain in fleet.domains}  # "" is not known: no other one
     mixed = [
         vendors
         for pipeline in estimate.pipelines
-        if len(vendors := {vendor[stage.node.rpartition("/")[0]] for stage in pipeline.stages}) > 1
+        if len(vendors := {vendor[stage.node.rpartition("/")[0]] for stage in pipeline.stages} - {""}) > 1
     ]
     if mixed:
         data = {
