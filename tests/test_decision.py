@@ -87,6 +87,7 @@ SAMPLES = {
     "queue-full": {"waiting": 10_000},
     "makes-room": {},
     "plan-kept": {"pipelines": 3},
+    "batch-cut": {"asked": 8, "batch": 2},
     "fewer-tokens": {"ratio": 0.91},
     "less-goodput": {"ratio": 0.5},
     "slower-decode": {"factor": 3.66},

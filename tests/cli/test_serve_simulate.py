@@ -45,6 +45,24 @@ def test_the_jobs_own_rate_is_played_and_the_figures_add_up(job):
     assert found["window_s"] == [2.0, 20.0]
 
 
+def test_a_batch_that_memory_has_no_room_for_is_said_to_be_cut(job, tmp_path):
+    fleet, large = tmp_path / "fleet.yaml", tmp_path / "large.yaml"
+    fleet.write_text(
+        "apiVersion: strata/v1alpha1\nkind: Fleet\nname: small\n"
+        "domains: [{name: a, accelerator: RTX4090, num_gpus: 1, gpus_per_node: 1}]\n"
+    )
+    large.write_text(JOB.replace("batch: 8", "batch: 512"))
+    asked = [str(fleet), "--seconds", "5s"]
+    assert answer(asked[0], job, *asked[1:])["reasons"] == []
+    [reason] = answer(asked[0], str(large), *asked[1:])["reasons"]
+    assert reason["token"] == "batch-cut"
+    assert (reason["data"]["asked"], reason["data"]["batch"]) == (512, 64)
+    shown = CliRunner().invoke(
+        cli, ["serve", "simulate", asked[0], str(large), *asked[1:]], catch_exceptions=False
+    )
+    assert "batch-cut: memory has no room for 512 sequences a step" in " ".join(shown.stdout.split())
+
+
 def test_the_same_seed_gives_the_same_answer_and_another_does_not(job):
     first, again, other = (answer("aws10", job, "--seconds", "10s", "--seed", seed) for seed in "112")
     assert first == again

@@ -214,6 +214,7 @@ def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
 
 
 def _show(data: Data) -> Shown:
+    from strata.cli.plan_table import show_reasons
     from strata.units import show_time
 
     counts, goals = data["requests"], data["goals"]
@@ -221,6 +222,7 @@ def _show(data: Data) -> Shown:
         f"{counts['offered']} requests in {show_time(data['window_s'][1] - data['window_s'][0])}: "
         + ", ".join(f"{counts[name]} {name}" for name in counts if name != "offered" and counts[name])
     )
+    yield from show_reasons(data["reasons"])
     for token, number in data["rejected_by_reason"].items():
         yield f"  rejected, {token}: {number}"
     yield (

@@ -41,11 +41,13 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
         demand = replace(demand, rate_per_s=plan.wanted_tokens_per_s / max(demand.output_tokens, 1))
     known = {node.node_id for node in nodes}
     pool = _pool(plan, nodes, model, demand, held)
+    is_cut = pool.batch < demand.batch
+    cut = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
     fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
     if not whole and not broken:
-        return Planned(plan.version, fresh.pipelines, fresh.reasons)
+        return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *cut))
     mended = max(
         (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
         key=lambda pipelines: horizon_tokens(plan, pool, pipelines, model, config),
@@ -56,10 +58,10 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
     if keeps_rate and horizon_tokens(plan, pool, new, model, config) > LEAST_GAIN * horizon_tokens(
         plan, pool, mended, model, config
     ):
-        return Planned(plan.version, tuple(new), fresh.reasons)
+        return Planned(plan.version, tuple(new), (*fresh.reasons, *cut))
     if not mended:
-        return Planned(plan.version, (), fresh.reasons)
-    return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}),))
+        return Planned(plan.version, (), (*fresh.reasons, *cut))
+    return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}), *cut))
 
 
 def _pool(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from strata.decision import Reason
 from strata.serving.layout import Layout
 from strata.serving.live import events, instructions
 from strata.serving.live.core import Core
@@ -100,6 +101,7 @@ class Replay:
         )
         self.waiting: dict[str, SimulatedRequest] = {}
         self.reasons: dict[str, int] = {}
+        self.batch_cuts: list[Reason] = []
         self.num_evicted = self.num_plans = self.num_loads = 0
         self.marks: list[CounterSnapshot] = []
         self.queue_samples: list[QueueSample] = []
@@ -328,6 +330,7 @@ class Replay:
             case instructions.Replan():
                 self.num_plans += 1
                 planned = self._environment.plan(instruction)
+                self.batch_cuts += [reason for reason in planned.reasons if reason.token == "batch-cut"]
                 self.clock.at(now_s + self._environment.plan_s * is_warm, self._tell, planned)
             case instructions.Load(node_id=name, version=version):
                 member = self._nodes[name]

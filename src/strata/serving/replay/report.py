@@ -8,13 +8,13 @@ marks; rates count what ended there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
-from strata.decision import Trust
+from strata.decision import Reason, Trust
 from strata.serving.replay.engine import Replay
 from strata.serving.replay.record import OUTCOMES
 from strata.stats import bootstrap
@@ -52,6 +52,7 @@ def report(replay: Replay, demand: Demand, *, seed: int) -> dict[str, Any]:
             "interrupted": int(interrupted.sum()),
             "resumed": int((interrupted & served).sum()),
         },
+        "reasons": [reason.to_dict() for reason in _smallest(replay.batch_cuts)],
         "rejected_by_reason": dict(sorted(replay.reasons.items())),
         "offered_per_s": float(came.sum()) / span_s,
         "served_per_s": _rate(ended, ends, span_s, rng),
@@ -71,6 +72,11 @@ def report(replay: Replay, demand: Demand, *, seed: int) -> dict[str, Any]:
         },
         "trust": Trust.ANALYTIC.value,
     }
+
+
+def _smallest(cuts: Sequence[Reason]) -> list[Reason]:
+    """Return what was said of the smallest batch that plans were made for, where it was not the demanded one."""
+    return sorted(cuts, key=lambda reason: int(reason.data["batch"]))[:1]
 
 
 def _nodes(replay: Replay, span_s: float) -> dict[str, Any]:
