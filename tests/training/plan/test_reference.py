@@ -6,6 +6,7 @@ import math
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -49,6 +50,17 @@ def test_exact_and_hi_ppo_measure_against_one_baseline_and_rank_alike(gib, objec
     by_exact = sorted(shared, key=lambda item: known[item.plan])
     assert by_exact == sorted(shared, key=lambda item: item.score)
     assert learned.plans[0].score == pytest.approx(exact.plans[0].score, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("time_limit_s", "is_estimate"), [(30.0, False), (1e-3, True)])
+def test_hi_ppo_looks_for_the_baseline_no_longer_than_half_of_its_time(time_limit_s, is_estimate):
+    """It had ten seconds of its own, whatever the limit was."""
+    answer = plan_hi_ppo(
+        sites(6.0), job(batch=64, objective=Objective.REWARD),
+        policy=safe_policy(), clock=count(0.0, 1e-4).__next__, time_limit_s=time_limit_s,
+    )  # fmt: skip
+    assert answer.scales.is_estimate is is_estimate
+    assert answer.best is not None
 
 
 def test_where_no_single_domain_holds_the_job_the_reward_is_measured_against_the_uniform_split():

@@ -94,11 +94,13 @@ def decide(
     in_use: InUse | None = None,
     outlook: Outlook | None = None,
     items: Sequence[Evaluated] | None = None,
+    deadline: float = np.inf,
 ) -> GlobalDecision:
     """Return the policy's plan for the job's objective, guarded, with its explanation.
 
-    `problem.fleet` holds nominal links. `items` are candidates made before (else `shortlist` makes them). A plan
-    in use whose domains are gone is left, and that is said; so is a fleet larger than the policy was tried on.
+    `problem.fleet` holds nominal links. `items` are candidates made before (else `shortlist` makes them). What a
+    reward is measured against is looked for until `deadline`, and no longer than REFERENCE_LIMIT_S. A plan in use
+    whose domains are gone is left, and that is said; so is a fleet larger than the policy was tried on.
     """
     started = clock()
     notes = []
@@ -115,7 +117,7 @@ def decide(
         policy = safe_policy(notes[-1])
     scales = scales_of(candidates)
     if candidates and problem.job.objective in (Objective.REWARD, Objective.REWARD_EGRESS):
-        known = reference(problem, clock=clock, deadline=clock() + REFERENCE_LIMIT_S)
+        known = reference(problem, clock=clock, deadline=min(deadline, clock() + REFERENCE_LIMIT_S))
         scales = known or replace(scales, is_estimate=True)
     if not candidates:
         return GlobalDecision((), None, (), None, tuple(notes), clock() - started, scales)

@@ -99,7 +99,8 @@ def _learned(fleet: Fleet, job: TrainingJob, request: PlanRequest, clock: Clock)
     from strata.training.hi_ppo.policy import load_policy
 
     in_use = None if request.in_use is None else InUse(read_given(request.in_use, fleet, job))
-    return plan_hi_ppo(fleet, job, policy=load_policy(request.policy), clock=clock, in_use=in_use)
+    policy = load_policy(request.policy)
+    return plan_hi_ppo(fleet, job, policy=policy, clock=clock, time_limit_s=request.time_limit_s, in_use=in_use)
 
 
 def _with_baselines(
