@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.pluginmanager.hasplugin("xdist") and not item.get_closest_marker("xdist_group"):
             parts = {part for marker in item.iter_markers("real") for part in marker.args}
             shared = next((part for part in SHARED if part in parts), None)
-            item.add_marker(pytest.mark.xdist_group(shared or item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(shared or f"{item.path.parent.name}/{item.path.stem}"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
