@@ -20,6 +20,7 @@ SAMPLES = {
     "scores-lower": {"score": 0.41234, "best": 0.5, "objective": "reward"},
     "memory-exceeded": {"need": "91GiB", "have": "74.5GiB"},
     "link-missing": {"source": "east", "dest": "lab"},
+    "links-missing": {"count": 55, "pairs": "a-c, a-d, b-d and 52 more"},
     "link-too-slow": {
         "source": "east", "dest": "west", "bandwidth": "5Gbps", "latency": "30ms", "added": "2s", "step": "4s",
     },

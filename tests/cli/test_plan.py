@@ -163,6 +163,18 @@ def test_a_missing_link_is_named_and_the_domains_work_alone(
     assert {"unreachable", "link-missing"} <= {reason["token"] for reason in data["reasons"]}
 
 
+def test_many_missing_links_are_one_reason(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight lines of a fleet of twelve domains in a row hid what else there was to say."""
+    domain = "  - {{name: D{}, accelerator: A100-SXM4-80GB, num_gpus: 8}}\n"
+    files[0].write_text(
+        FLEET[: FLEET.index("  - {name: West")] + "".join(domain.format(i) for i in range(4))
+        + "links:\n  - {between: [D0, D1], bandwidth: 5Gbps, latency: 30ms}\n"
+    )  # fmt: skip
+    _, data = planned(capsys, *files)
+    texts = [reason["text"] for reason in data["reasons"] if "missing" in reason["token"]]
+    assert texts == ["no link between 5 pairs of domains: D0-D2, D0-D3, D1-D2 and 2 more"]
+
+
 def test_a_model_that_fits_nowhere_exits_3_with_the_smallest_relaxation(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,12 +11,12 @@ from strata.names import did_you_mean, first_of
 from strata.simulate.compute import peak_flops
 from strata.workload.job import TrainingJob
 
-MOST_PAIRS_NAMED: Final = 8
+MOST_PAIRS_NAMED: Final = 3
 MOST_NAMED: Final = 8
 
 
 def missing_links(fleet: Fleet) -> list[Reason]:
-    """Return which pairs cannot be neighbours in a pipeline, the first MOST_PAIRS_NAMED of them."""
+    """Return which pairs cannot be neighbours in a pipeline; of many, how many and MOST_PAIRS_NAMED of them."""
     names = [domain.name for domain in fleet.domains]
     missing = [
         (a, b)
@@ -25,7 +25,10 @@ def missing_links(fleet: Fleet) -> list[Reason]:
         # A pair that is missing both ways is named once.
         if i != j and (a, b) not in fleet.links and (i < j or (b, a) in fleet.links)
     ]
-    return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing[:MOST_PAIRS_NAMED]]
+    if len(missing) <= MOST_PAIRS_NAMED:
+        return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing]
+    named = first_of([f"{a}-{b}" for a, b in missing], MOST_PAIRS_NAMED)
+    return [Reason("links-missing", "", {"count": len(missing), "pairs": named})]
 
 
 def check_stages(fleet: Fleet, job: TrainingJob) -> None:
