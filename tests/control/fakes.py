@@ -79,7 +79,9 @@ class FakeDriver:
                 self.world.save(attempt)
 
     def logs(self, attempt, *, follow=False):
-        return iter((f"{attempt} in {self.domain}",))
+        yield f"{attempt} in {self.domain}"
+        while follow and self.phases[attempt] is PartPhase.RUNNING:
+            yield None
 
 
 class World:

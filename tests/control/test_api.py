@@ -23,7 +23,8 @@ def served(tmp_path):
     is_up = threading.Event()
 
     async def serve():
-        async with listening(build(world.daemon, token="secret")) as number:
+        world.frame = build(world.daemon, token="secret")
+        async with listening(world.frame) as number:
             port.append(number)
             is_up.set()
             await asyncio.to_thread(is_over.wait)
@@ -55,6 +56,46 @@ def test_events_tell_all_jobs_now_and_whenever_one_changed(served):
     while next(events)[0]["phase"] != "cancelled":
         pass
     events.close()
+
+
+@pytest.fixture
+def followed(served):
+    """A running job, and what follows its log anew."""
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(10)
+    parts = list(world.daemon.snapshot.attempts["a-1"].parts)
+
+    def follow():
+        lines = client.logs("a", follow=True)
+        assert [next(lines) for _ in parts] == [f"{name}: a-1 in {name}" for name in parts]
+        return lines
+
+    return world, client, follow
+
+
+def test_a_log_is_followed_until_the_attempt_is_over(followed):
+    world, _, follow = followed
+    lines = follow()
+    world.daemon.cancel("a")
+    world.passes(10)
+    assert list(lines) == []
+
+
+def test_a_log_that_is_followed_does_not_hold_up_the_end_of_the_scheduler(followed):
+    """`strata up` ended only with the job."""
+    world, _, follow = followed
+    lines = follow()
+    world.frame.drain()
+    assert list(lines) == []
+
+
+def test_who_followed_a_log_and_went_away_takes_nothing_from_others(followed):
+    """Each held one of forty threads until the job wrote again."""
+    _, client, follow = followed
+    for _ in range(50):
+        follow().close()
+    assert [job["name"] for job in client.jobs()] == ["a"]
 
 
 def test_links_are_all_told_measured_or_not_with_what_is_in_use_and_expected(served):

@@ -126,6 +126,7 @@ def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, 
                 show([line])
             if JobPhase(state["phase"]).is_final:
                 return
+        data = client.job(name)  # the scheduler has stopped: say so
     emit(data, output, _job_shown(data, why=why))
 
 
@@ -139,8 +140,11 @@ def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
     \b
     strata logs small -f
     """
-    for line in _client(server, token_file).logs(name, follow=follow):
+    client = _client(server, token_file)
+    for line in client.logs(name, follow=follow):
         click.echo(line)
+    if follow:
+        client.job(name)  # where the scheduler has stopped, that is what ended the log
 
 
 @click.command()

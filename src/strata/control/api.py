@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -25,6 +26,10 @@ from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, re
 _BODY_BYTES: Final = 16 * 2**20
 _BEAT_S: Final = 15.0
 _MOST_DECISIONS: Final = 1000
+_MOST_LINES: Final = 1000
+_OVER: Final = object()
+_LOOK_S: Final = 0.2
+"""Between two looks for new lines of logs that are followed."""
 
 PATHS: Final = {
     "/v1/jobs": {
@@ -77,12 +82,15 @@ def build(
     guarded = SameOrigin(app, hosts=() if token else hosts)
     realms = [Realm("/", "" if pages else token), Realm("/v1", token), Realm("/metrics", token)]
     realms += [Realm("/healthz"), Realm("/v1/events", token, drains=False), Realm("/events", drains=False)]
-    return Frame(guarded, realms=realms, limits=Limits(body_bytes=_BODY_BYTES), requests=requests)
+    frame = Frame(guarded, realms=realms, limits=Limits(body_bytes=_BODY_BYTES), requests=requests)
+    api.is_stopping = lambda: frame.is_draining
+    return frame
 
 
 class _Api:
     def __init__(self, daemon: Daemon, registry: Registry) -> None:
         self.daemon, self.registry = daemon, registry
+        self.is_stopping: Callable[[], bool] = lambda: False
 
     async def jobs(self, _: Request) -> Response:
         return JSONResponse(await run_in_threadpool(jobs_view, self.daemon))
@@ -116,15 +124,21 @@ class _Api:
         view = await run_in_threadpool(job_view, self.daemon, name)
         if not view["attempts"]:
             return PlainTextResponse("")
-        attempt = view["attempts"][-1]
+        attempt, drivers = view["attempts"][-1], self.daemon.drivers
+        logs = {
+            domain: drivers[domain].logs(attempt["id"], follow=is_followed)
+            for domain in attempt["parts"]
+            if domain in drivers
+        }
 
-        def lines() -> Any:
-            for domain in attempt["parts"]:
-                if domain in self.daemon.drivers:
-                    for line in self.daemon.drivers[domain].logs(attempt["id"], follow=is_followed):
-                        yield f"{domain}: {line}\n"
+        async def stream() -> AsyncIterator[str]:
+            while logs and not (is_followed and self.is_stopping()):
+                if lines := await run_in_threadpool(_written, logs):
+                    yield lines
+                else:
+                    await asyncio.sleep(_LOOK_S)
 
-        return StreamingResponse(lines(), media_type="text/plain; charset=utf-8")
+        return StreamingResponse(stream(), media_type="text/plain; charset=utf-8")
 
     async def domains(self, _: Request) -> Response:
         return JSONResponse(domains_view(self.daemon))
@@ -145,14 +159,15 @@ class _Api:
         return JSONResponse(links_view(self.daemon))
 
     async def events(self, request: Request) -> Response:
-        def wait() -> None:
-            with self.daemon.changed:
-                self.daemon.changed.wait(_BEAT_S)
-
         async def stream() -> AsyncIterator[str]:
-            while not await request.is_disconnected():
-                yield f"event: jobs\ndata: {json.dumps(await run_in_threadpool(jobs_view, self.daemon))}\n\n"
-                await asyncio.to_thread(wait)
+            loop, changed = asyncio.get_running_loop(), asyncio.Event()
+            # A thread that waits for each reader would hold up others, and the end of the server.
+            with self.daemon.watched(lambda: loop.call_soon_threadsafe(changed.set)):
+                while not await request.is_disconnected():
+                    changed.clear()
+                    yield f"event: jobs\ndata: {json.dumps(await run_in_threadpool(jobs_view, self.daemon))}\n\n"
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), _BEAT_S)
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
@@ -185,6 +200,20 @@ async def _refused(_: Request, error: Exception) -> Response:
         status = 507
     message = "\n".join(error.lines())
     return Response(error_body(message, kind="invalid_request_error"), status, media_type="application/json")
+
+
+def _written(logs: dict[str, Iterator[str | None]]) -> str:
+    """Return what the ranks of each domain wrote since the last look; a log that is over leaves `logs`."""
+    written = []
+    for domain, log in list(logs.items()):
+        for _ in range(_MOST_LINES):
+            line = next(log, _OVER)
+            if line is _OVER:
+                del logs[domain]
+            if line is None or line is _OVER:
+                break
+            written.append(f"{domain}: {line}\n")
+    return "".join(written)
 
 
 def _metrics(daemon: Daemon, registry: Registry) -> None:

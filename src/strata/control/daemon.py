@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -95,7 +96,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_over = threading.Event()
-        self.changed = threading.Condition()
+        self._watchers: list[Callable[[], object]] = []
         self._apart: dict[str, Apart] = {}
         self._close: Callable[[], None] = lambda: None
         self._work_on(sites)
@@ -236,9 +237,18 @@ class Daemon:
                 self._apart[action.domain].carry_out(action)
         self.turns += 1
         if _differs(before, outcome.snapshot):
-            with self.changed:
-                self.changed.notify_all()
+            for watcher in list(self._watchers):
+                watcher()
         return outcome
+
+    @contextmanager
+    def watched(self, watcher: Callable[[], object]) -> Iterator[None]:
+        """Meanwhile call `watcher`, which may not wait, after every pass that changed something."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
 
     def _request(self, kind: str, name: str) -> None:
         self.store.request(kind, name)

@@ -40,5 +40,7 @@ class Driver(Protocol):
         kept as ended, so that a `start` that comes late does not run it.
         """
 
-    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str]:
-        """Yield the lines its ranks wrote, oldest first; with `follow` until the part is over."""
+    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str | None]:
+        """Yield the lines its ranks wrote, oldest first; with `follow` until the part is over. It never waits:
+        where nothing is new it yields None.
+        """

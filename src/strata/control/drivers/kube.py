@@ -126,11 +126,16 @@ class KubeDriver:
                     POD, name_of(pod), self.namespace, body={"metadata": {"annotations": {STOP: until}}}
                 )
 
-    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str]:
-        """Yield what the ranks of a part wrote, pod by pod; followed, whatever pod it comes from."""
-        name = self._name(attempt)
+    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str | None]:
+        """Yield what the ranks of a part wrote, pod by pod; followed, whatever pod it comes from, and None where
+        nothing is new.
+        """
+        name, next_s = self._name(attempt), 0.0
         shown: dict[str, int] = {}
         while True:
+            if time.monotonic() < next_s:
+                yield None
+                continue
             pods, _ = self.api.list(POD, namespace=self.namespace, labels=f"job-name={name}")
             goes_on = follow and any(phase_of(pod) in ("Pending", "Running") for pod in pods)
             for pod in sorted(pods, key=index_of):
@@ -139,7 +144,7 @@ class KubeDriver:
                 shown[name_of(pod)] = len(lines)
             if not goes_on:
                 return
-            time.sleep(_FOLLOW_S)
+            next_s = time.monotonic() + _FOLLOW_S
 
     def _where(self) -> dict[str, str]:
         """Return by Job what the cluster's controller says of its place; nothing where we may not look."""

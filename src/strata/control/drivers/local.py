@@ -85,8 +85,8 @@ class LocalDriver:
         """Ask a part to end, and have it killed after the grace."""
         self._part(attempt).stop(grace_s)
 
-    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str]:
-        """Yield what the ranks of a part wrote."""
+    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str | None]:
+        """Yield what the ranks of a part wrote; None where a log that is followed has nothing new."""
         part = self._part(attempt)
         return part.lines(part.is_held if follow else lambda: False)
 

@@ -29,7 +29,6 @@ KEPT_S: Final = 7 * 86_400.0
 
 _TAIL_BYTES: Final = 16_384
 _TIMED_STEPS: Final = 5
-_POLL_S: Final = 0.2
 _MOST_LINE: Final = 300
 _LATELY_S: Final = 60.0
 _MOST_S: Final = 1e6
@@ -155,8 +154,8 @@ class PartFolder:
             if numbers[0] >= since_s:
                 yield Transfer(source, dest, *numbers)
 
-    def lines(self, goes_on: Callable[[], bool]) -> Iterator[str]:
-        """Yield what its ranks wrote, oldest first, and go on as long as `goes_on` says that more may come."""
+    def lines(self, goes_on: Callable[[], bool]) -> Iterator[str | None]:
+        """Yield what its ranks wrote, oldest first, while `goes_on` says that more may come; None: not yet."""
         with suppress(FileNotFoundError), open(self.path / "log", encoding="utf-8", errors="replace") as log:
             while True:
                 is_over = not goes_on()  # before reading: nothing is written after it
@@ -170,7 +169,7 @@ class PartFolder:
                     yield rest
                 if is_over:
                     return
-                time.sleep(_POLL_S)
+                yield None
 
     def is_held(self) -> bool:
         """Return whether a runner on this machine holds it."""

@@ -101,8 +101,8 @@ class SlurmDriver:
             self.cluster.cancel(job)
         signalled.touch()
 
-    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str]:
-        """Yield what the ranks of a part wrote."""
+    def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str | None]:
+        """Yield what the ranks of a part wrote; None where a log that is followed has nothing new."""
         part = self._part(attempt)
         asked_s, is_live = 0.0, follow
 
