@@ -82,6 +82,18 @@ def test_a_log_is_followed_until_the_attempt_is_over(followed):
     assert list(lines) == []
 
 
+def test_a_job_without_a_log_says_where_it_is(served, tmp_path, capsys):
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(1)
+    (tmp_path / "token").write_text("secret")
+    for driver in world.drivers.values():
+        driver.logs = lambda attempt, *, follow: iter(())
+    assert strata(["logs", "a", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "a is running: nothing was written\n")
+
+
 def test_a_log_that_is_followed_does_not_hold_up_the_end_of_the_scheduler(followed):
     """`strata up` ended only with the job."""
     world, _, follow = followed

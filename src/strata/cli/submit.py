@@ -140,11 +140,14 @@ def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
     \b
     strata logs small -f
     """
-    client = _client(server, token_file)
+    client, is_empty = _client(server, token_file), True
     for line in client.logs(name, follow=follow):
         click.echo(line)
-    if follow:
-        client.job(name)  # where the scheduler has stopped, that is what ended the log
+        is_empty = False
+    if follow or is_empty:
+        phase = client.job(name)["phase"]  # where the scheduler has stopped, that is what ended the log
+        if is_empty:
+            click.echo(f"{name} is {phase}: nothing was written", err=True)
 
 
 @click.command()
