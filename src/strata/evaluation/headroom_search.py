@@ -103,24 +103,23 @@ class _Search:
         shape = (*plans.shape[1:], self.pair.shape[1])
         users = sum((self.uses[self.env, own] for own in rest), np.zeros((*shape[:2], self.uses.shape[2])))
         held = sum((self.needs[self.env, own] for own in rest), np.zeros((*shape[:2], self.needs.shape[2])))
-        earned, beside = np.zeros(shape), np.zeros(shape)
-        may = np.ones(shape, dtype=bool)
-        for plan in range(shape[2]):
-            sharing = users + self.uses[:, plan]
-            earned[..., plan] = self._speed(np.full(shape[:2], plan), sharing)
-            beside[..., plan] = sum((self._speed(own, sharing) for own in rest), np.zeros(shape[:2]))
-            free = self.devices[None] - held
-            may[..., plan] = (self.needs[:, plan] <= free + 1e-6).all(axis=-1) & self.exists[:, plan]
+        earned = self._speed(np.arange(shape[2])[None, None], users)
+        beside = sum((self._speed(own[..., None], users) for own in rest), np.zeros(shape))
+        may = (self.needs <= (self.devices - held)[:, :, None] + 1e-6).all(axis=-1) & self.exists
         turns = np.flatnonzero(self.foreseen.turns == job)
         return self.foreseen.moves.best(turns, earned=earned, beside=beside - beside[..., :1], may=may).plans
 
     def _speed(self, plans: Ints, users: Floats) -> Floats:
-        """Return [T, N] the speed of a job on plans [T, N] where so many use each link."""
-        step, env = np.arange(len(plans))[:, None, None], self.env[..., None]
-        compute, hidden, serial, steady, wait, lag = (table[self.env, plans] for table in self.terms)
-        at = step, env, self.pair[self.env, plans]
+        """Return [T, N, P] the speed of a job on plans [T, N, 1 or P] where so many others use each link, and
+        somebody each plan P: the job itself where it has P plans.
+        """
+        env = self.env[..., None]
+        compute, hidden, serial, steady, wait, lag = (table[env, plans] for table in self.terms)
+        pair, every = self.pair[env, plans], np.arange(self.pair.shape[1])[:, None]
+        at = np.arange(len(users))[:, None, None, None], env[..., None], pair
         if self.is_late:
             late = self.foreseen.lateness[at]
             wait, lag = wait * late, lag * late.max(axis=-1)
-        times = step_s(compute, hidden, serial, steady, wait, lag, (self.foreseen.inverse * users)[at])
-        return np.where(plans > 0, self.reference_s / times, 0.0)
+        inverse = self.foreseen.inverse[at] * (users[at] + self.uses[env[..., None], every, pair])
+        times = step_s(compute, hidden, serial, steady, wait, lag, inverse)
+        return np.where(plans > 0, self.reference_s[..., None] / times, 0.0)
