@@ -161,7 +161,7 @@ class _Api:
     async def events(self, request: Request) -> Response:
         async def stream() -> AsyncIterator[str]:
             loop, changed = asyncio.get_running_loop(), asyncio.Event()
-            # A thread that waits for each reader would hold up others, and the end of the server.
+            # No thread waits for a reader: it would hold up other readers, and the end of the server.
             with self.daemon.watched(lambda: loop.call_soon_threadsafe(changed.set)):
                 while not await request.is_disconnected():
                     changed.clear()
