@@ -201,16 +201,18 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
         assert rewards.shape == (7, 3)
         assert len(options) == env.num_envs == 7
     assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
+    assert env.kinds == (4, 3)
 
 
-def test_with_several_jobs_rewards_are_less_what_the_safe_rule_earns_under_the_same_chance() -> None:
+@pytest.mark.parametrize("preset", ["regimes_4_jobs", "stale"])
+def test_rewards_are_less_what_the_safe_rule_earns_under_the_same_chance(preset: str) -> None:
     from strata.learning.curriculum import WorldEnv
     from strata.learning.worlds.settings import PRESETS
     from strata.training.replan import rules
 
     rewards = {}
     for name, rule in (("safe", rules.hysteresis()), ("never", rules.keep)):
-        settings = replace(PRESETS["regimes_4_jobs"], episode_steps=60)
+        settings = replace(PRESETS[preset], episode_steps=60)
         world, rng = WorldEnv(fleets(), 6, settings=settings), np.random.default_rng(0)
         options, rewards[name] = world.reset(rng), np.zeros((6, 3))
         for _ in range(60):

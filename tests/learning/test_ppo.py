@@ -47,6 +47,7 @@ class Bandit:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
+        self.kinds: tuple[int, ...] = (num_envs,)
 
     def reset(self, _rng: np.random.Generator) -> Options:
         return _options(np.tile([1.0, 0.99, 0.98], (self.num_envs, 1)), np.full(self.num_envs, -1), 0.0)
@@ -65,6 +66,7 @@ class KeepOrSwitch:
 
     def __init__(self, num_envs: int, *, low: float, flip: float) -> None:
         self.num_envs = num_envs
+        self.kinds: tuple[int, ...] = (num_envs,)
         self._low, self._flip = low, flip
         self._good = self._current = np.zeros(num_envs, dtype=np.int64)
 
@@ -152,6 +154,18 @@ def test_advantages_are_those_of_a_case_by_hand() -> None:
     assert found[:, :, 1].tolist() == [[1.5, 0.75], [2.0, 2.0]]
     assert not found[:, :, 0].any()
     assert not found[:, :, 2].any()
+
+
+def test_advantages_are_centred_and_scaled_within_each_kind_of_problem() -> None:
+    import torch
+
+    from strata.learning.ppo import by_kind
+
+    one, other = torch.randn(6, 4, 3), 100.0 + 50.0 * torch.randn(6, 2, 3)
+    scaled = by_kind(torch.cat([one, other], dim=1), (4, 2))
+    for part in scaled.split([4, 2], dim=1):
+        torch.testing.assert_close(part.mean(dim=(0, 1)), torch.zeros(3), atol=1e-5, rtol=0)
+        torch.testing.assert_close(part.std(dim=(0, 1)), torch.ones(3))
 
 
 def test_the_objective_that_falls_short_the_most_gets_the_weight() -> None:

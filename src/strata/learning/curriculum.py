@@ -19,9 +19,9 @@ from strata.learning.worlds import others
 from strata.learning.worlds.pool import SHARES, Pool, make_pool
 from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
-from strata.training.replan.arrays import Array, Ints
+from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options, joined
-from strata.training.replan.rules import MARGIN
+from strata.training.replan.rules import safe_picks
 
 if TYPE_CHECKING:  # it needs torch, which evaluation does not
     from strata.learning.ppo import Env
@@ -69,47 +69,28 @@ def shares_of(settings: WorldSettings) -> tuple[float, ...]:
 class WorldEnv:
     """A simulated world whose episodes all begin, and so end, together.
 
-    Rewards are centred. With one job as in `TableEnv`: less what the best option of the moment would earn it. With
-    several jobs what is best for one follows from what the others do: there rewards are less what the safe rule
-    earns in a world of its own under the same chance, which no policy moves.
+    Rewards are less what the safe rule earns in a world of its own under the same chance, which no policy moves:
+    most of what rewards vary by, from fleet to fleet and hour to hour, is gone.
     """
 
     def __init__(self, pool: Pool, num_envs: int, *, settings: WorldSettings, device: str | None = None) -> None:
         self.num_envs = num_envs
-        self._world = World(pool, num_envs, settings=settings, device=device)
-        self._beside = World(pool, num_envs, settings=settings, device=device) if settings.slots > 1 else None
-        self._best: Array = 0.0
+        self.kinds: tuple[int, ...] = (num_envs,)
+        self._world, self._beside = (World(pool, num_envs, settings=settings, device=device) for _ in range(2))
 
     def reset(self, rng: Draws) -> Options:
         """Start new episodes."""
         chance = self._world.draw(rng, start=True)
         self._world.begin(chance)
-        if self._beside:
-            self._beside.begin(chance)
-        return self._look()
+        self._beside.begin(chance)
+        return others.options(self._world)
 
     def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Take a step; after the last one of an episode the next begins at once."""
-        chance, best = self._world.draw(rng), self._best
+        chance = self._world.draw(rng)
         outcome = self._world.advance(picks, chance)
-        reward = outcome.reward
-        if self._beside:
-            reward = reward - self._beside.advance(_safe(others.options(self._beside)), chance).reward
-        else:
-            reward[:, 0] -= best
-        return (self.reset(rng) if self._world.begins else self._look()), reward, outcome.ended
-
-    def _look(self) -> Options:
-        options, xp = others.options(self._world), self._world.xp
-        self._best = xp.max(xp.where(options.legal, options.value[..., 0], 0.0), axis=1)
-        return options
-
-
-def _safe(options: Options) -> Ints:
-    """Return what the hysteresis rule takes, on any device."""
-    xp = array_namespace(options.value)
-    worth = options.value[..., 0] - MARGIN * options.cost
-    return xp.where(options.legal, worth, xp.zeros_like(worth) - 1e9).argmax(axis=1)
+        reward = outcome.reward - self._beside.advance(safe_picks(others.options(self._beside)), chance).reward
+        return (self.reset(rng) if self._world.begins else others.options(self._world)), reward, outcome.ended
 
 
 def solved_tables(count: int, *, seed: int) -> list[Solution]:
@@ -123,6 +104,7 @@ class Mixture:
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = tuple(environments)
         self.num_envs = sum(env.num_envs for env in self.environments)
+        self.kinds = tuple(count for env in self.environments for count in env.kinds)
         ends = np.cumsum([env.num_envs for env in self.environments]).tolist()
         self._rows = [slice(end - env.num_envs, end) for end, env in zip(ends, self.environments, strict=True)]
 

@@ -14,7 +14,7 @@ the decision (`features.py`). The layout follows CleanRL's ppo.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,8 @@ class Env(Protocol):
     """
 
     num_envs: int
+    kinds: tuple[int, ...]
+    """How many of the problems are of each kind, kind by kind: what one earns is no measure of another."""
 
     def reset(self, rng: Draws) -> Options:
         """Start new episodes everywhere, and return the first decisions."""
@@ -122,6 +124,17 @@ def gae(rewards: Tensor, values: Tensor, done: Tensor, *, gamma: float, gae_lamb
         tail = surprise + gamma * gae_lambda * torch.where(cut, 0.0, tail)
         advantages[step] = tail
     return advantages
+
+
+def by_kind(advantages: Tensor, kinds: Sequence[int]) -> Tensor:
+    """Return advantages [T, B, 3] with mean 0 and spread 1 for each objective within each kind of problem.
+
+    Before objectives are mixed: none is drowned by the size of another. By kind: the critic cannot tell kinds
+    apart, so what it is wrong about in one would push up or down whatever was picked there.
+    """
+    parts = advantages.split(list(kinds), dim=1)
+    scaled = [(part - part.mean(dim=(0, 1))) / (part.std(dim=(0, 1)) + 1e-8) for part in parts]
+    return torch.cat(scaled, dim=1)
 
 
 def tchebycheff(preference: Tensor, value: Tensor, *, augmentation: float) -> Tensor:
@@ -219,6 +232,7 @@ class Worker:
         values = torch.stack([*(decision.value for decision in decisions), last]) * std + mean  # (T + 1, B, 3)
         advantages = gae(reward, values, done, gamma=config.gamma, gae_lambda=config.gae_lambda)
         returns = (advantages + values[:-1]).reshape(count, NUM_OBJECTIVES)
+        advantages = by_kind(advantages, self._env.kinds)
         self._batch = Batch(
             seen=Seen.joined([decision.seen for decision in decisions]),
             picks=torch.cat([decision.picks for decision in decisions]),
@@ -245,11 +259,8 @@ class Worker:
         log_ratio = log_probs.gather(1, rows.picks[:, None]).squeeze(1) - rows.log_prob
         ratio = log_ratio.exp()
 
-        # Each objective is brought to one unit first, and mixed only then: none is drowned by the size of another.
-        spread = batch.advantages.std(dim=0) + 1e-8
-        advantages = (rows.advantages - batch.advantages.mean(dim=0)) / spread
         weights = tchebycheff(rows.seen.preference, value.detach(), augmentation=config.augmentation)
-        mixed = (weights * advantages).sum(dim=1)
+        mixed = (weights * rows.advantages).sum(dim=1)
 
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratio * mixed, clipped * mixed).mean()

@@ -28,6 +28,7 @@ class Remote:
 
     def __init__(self, make: MakeWorker, width: int, device: str, number: int) -> None:
         torch.set_num_threads(1)
+        torch.set_flush_denormal(True)
         self._network = Scorer(width=width).to(device)
         self._worker = make(self._network, number)
 

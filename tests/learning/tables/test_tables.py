@@ -142,6 +142,19 @@ def test_the_environment_earns_what_the_table_says():
     assert options.value.shape == (6, 2, 5)
 
 
+def test_centred_rewards_are_less_what_the_safe_rule_earns_on_the_same_links():
+    earned = {}
+    for name, rule in (("safe", rules.hysteresis()), ("never", rules.keep)):
+        rng = np.random.default_rng(0)
+        env = TableEnv([random_table(rng) for _ in range(4)], 12, steps=20, centred=True)
+        options, earned[name] = env.reset(rng), 0.0
+        for _ in range(40):
+            options, rewards, _ = env.step(rule(options), rng)
+            earned[name] += rewards[:, 0]
+    assert not earned["safe"].any()
+    assert np.abs(earned["never"]).max() > 0.1
+
+
 @pytest.mark.long("solves every published scenario")
 @pytest.mark.skipif(not SCENARIOS.exists(), reason="the shared scenario file is not here")
 def test_all_fixed_rungs_equal_the_reference_averages():

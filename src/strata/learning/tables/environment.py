@@ -15,6 +15,7 @@ from strata.learning.draws import Draws
 from strata.learning.tables.table import EFFICIENCY_ONLY, ReplanTable
 from strata.training.replan.arrays import Array, moved, rows_of
 from strata.training.replan.options import Options
+from strata.training.replan.rules import safe_picks
 
 EPISODE_STEPS: Final = 128
 
@@ -23,8 +24,8 @@ class TableEnv:
     """N episodes over some tables, each table with its share of them; all end together and start anew.
 
     Rewards are vectors (throughput over the best plan's mean, 0, 0): tables know one objective. `centred`: less
-    what the best plan of the moment earns. Links do not care what is decided, so the best policy is the same, and
-    most of what rewards vary by is gone.
+    what the safe rule earns that began with the same plan under the same links. Links do not care what is decided,
+    so the best policy is the same, and most of what rewards vary by, within a table and between tables, is gone.
 
     The states of all tables are rows of one table, plans and links padded to the most there are. device: where
     its arrays are torch's; None: NumPy's.
@@ -36,6 +37,7 @@ class TableEnv:
     ) -> None:  # fmt: skip
         assert num_envs % len(tables) == 0, "as many episodes on every table"
         self.tables, self.num_envs, self.steps, self.centred = tuple(tables), num_envs, steps, centred
+        self.kinds: tuple[int, ...] = (num_envs,)
         self._each, self._step = num_envs // len(tables), 0
         most = max(table.reward.shape[1] for table in tables)
 
@@ -51,7 +53,6 @@ class TableEnv:
         self._reward = stacked([table.reward for table in tables])
         self._value = stacked([table.ahead for table in tables])
         self._links = stacked([table.links for table in tables])
-        self._best = moved(np.concatenate([table.reward.max(axis=1) for table in tables]), device)
         self._unit = of_episodes([table.reward.mean(axis=0).max() for table in tables])
         self._share = of_episodes([table.switch_share for table in tables])
         self._legal = of_episodes([np.arange(most) < table.reward.shape[1] for table in tables])
@@ -73,16 +74,17 @@ class TableEnv:
             rows, shape = slice(number * self._each, (number + 1) * self._each), table.chains.shape
             self._states[rows, : len(shape)] = rng.integers(0, shape, (self._each, len(shape)))
             plans.append(rng.integers(0, table.reward.shape[1], (self._each,)))
-        self._current = xp.concat(plans)
-        return self._options()
+        self._current = self._beside = xp.concat(plans)
+        return self._options(self._current)
 
     def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Return the next options, the rewards [N, 3] and which episodes ended with this step [N]."""
         xp, now = array_namespace(picks), self._numbers()
-        reward = self._reward[now, picks]
-        earned = xp.where(picks == self._current, reward, reward * (1 - self._share))
+        earned = self._earned(now, self._current, picks)
         if self.centred:
-            earned = earned - rows_of(self._best, now)
+            safe = safe_picks(self._options(self._beside))
+            earned = earned - self._earned(now, self._beside, safe)
+            self._beside = safe
         rewards = xp.zeros_like(self._preference)
         rewards[:, 0] = earned / self._unit
         uniform: Array = rng.random(self._draws)
@@ -91,21 +93,26 @@ class TableEnv:
         self._current = picks
         self._step += 1
         ended = self._step == self.steps
-        options = self.reset(rng) if ended else self._options()
+        options = self.reset(rng) if ended else self._options(self._current)
         return options, rewards, self._envs < (self.num_envs if ended else 0)
 
     def _numbers(self) -> Array:
         """Return the row of each episode's state."""
         return self._first + (self._states * self._stride).sum(axis=1)
 
-    def _options(self) -> Options:
+    def _earned(self, now: Array, current: Array, picks: Array) -> Array:
+        """Return what a step with the picked plans earns after `current` ones, the switch paid."""
+        reward = self._reward[now, picks]
+        return array_namespace(reward).where(picks == current, reward, reward * (1 - self._share))
+
+    def _options(self, current: Array) -> Options:
         xp, now = array_namespace(self._states), self._numbers()
         cost = self._share[:, None] * rows_of(self._reward, now)
         return Options(
             value=rows_of(self._value, now),
-            cost=xp.where(self._plans == self._current[:, None], 0.0, cost),
+            cost=xp.where(self._plans == current[:, None], 0.0, cost),
             links=rows_of(self._links, now),
-            current=self._current,
+            current=current,
             legal=self._legal,
             preference=self._preference,
         )

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from strata.arrays import Floats, Ints
+from strata.training.replan.arrays import Array
 from strata.training.replan.options import HORIZONS, Options
 
 Rule = Callable[[Options], Ints]
@@ -49,6 +51,13 @@ def myopic(options: Options) -> Ints:
 def hysteresis(margin: float = MARGIN) -> Rule:
     """Return the rule that switches to the best plan now when it gains more than `margin` of the cost."""
     return lambda options: best(options, options.value[..., 0] - margin * options.cost)
+
+
+def safe_picks(options: Options) -> Array:
+    """Return what `hysteresis()` takes, as arrays of any device; a tie goes to the first."""
+    xp = array_namespace(options.value)
+    worth = options.value[..., 0] - MARGIN * options.cost
+    return xp.where(options.legal, worth, xp.zeros_like(worth) - 1e9).argmax(axis=1)
 
 
 def mpc(steps: int = MPC_STEPS) -> Rule:
