@@ -201,7 +201,7 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
         assert rewards.shape == (7, 3)
         assert len(options) == env.num_envs == 7
     assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
-    assert env.kinds == (4, 3)
+    assert env.kinds == (("tables", 4), ("world", 3))
 
 
 @pytest.mark.parametrize("preset", ["regimes_4_jobs", "stale"])

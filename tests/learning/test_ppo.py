@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,9 @@ def _options(value: Floats, current: Ints, cost: float, preference: tuple[float,
 class Bandit:
     """Three options; the one that looks worst is the only one that pays."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, kind: str = "world") -> None:
         self.num_envs = num_envs
-        self.kinds: tuple[int, ...] = (num_envs,)
+        self.kinds = ((kind, num_envs),)
 
     def reset(self, _rng: np.random.Generator) -> Options:
         return _options(np.tile([1.0, 0.99, 0.98], (self.num_envs, 1)), np.full(self.num_envs, -1), 0.0)
@@ -66,7 +67,7 @@ class KeepOrSwitch:
 
     def __init__(self, num_envs: int, *, low: float, flip: float) -> None:
         self.num_envs = num_envs
-        self.kinds: tuple[int, ...] = (num_envs,)
+        self.kinds = (("world", num_envs),)
         self._low, self._flip = low, flip
         self._good = self._current = np.zeros(num_envs, dtype=np.int64)
 
@@ -94,7 +95,7 @@ def _earned(env: Any, choose: Any, *, steps: int = 200) -> float:
     return total / steps
 
 
-def _trained(make_env: Any, *, updates: int, **config: Any) -> Any:
+def _trained(make_env: Any, *, updates: int, is_taught: bool = False, **config: Any) -> Any:
     import torch
 
     from strata.learning import ppo
@@ -110,7 +111,7 @@ def _trained(make_env: Any, *, updates: int, **config: Any) -> Any:
     with torch.no_grad():
         network.log_sharpness.fill_(math.log(10.0))
     optimizer = ppo.optimizer_of(network, settings)
-    worker = ppo.Worker(network, make_env, settings, seed=(1,))
+    worker = ppo.Worker(network, make_env, settings, seed=(1,), taught=deepcopy(network) if is_taught else None)
     worker.begin(0)
     for number in range(updates):
         scale, _, _ = ppo.update(worker, optimizer, scale, settings, number=number, progress=number / updates)
@@ -140,6 +141,14 @@ def test_keep_or_switch_is_learnt_where_the_safe_rule_is_wrong(
     assert _earned(make_env(0), _trained(make_env, updates=60)) == pytest.approx(optimum, abs=0.015)
 
 
+def test_what_was_taught_on_tables_is_kept_and_worlds_are_learnt() -> None:
+    earned = {
+        kind: _earned(Bandit(16), _trained(lambda _number, kind=kind: Bandit(64, kind), updates=40, is_taught=True))
+        for kind in ("tables", "world")
+    }
+    assert earned == {"tables": 0.0, "world": 1.0}
+
+
 def test_advantages_are_those_of_a_case_by_hand() -> None:
     import torch
 
@@ -162,7 +171,7 @@ def test_advantages_are_centred_and_scaled_within_each_kind_of_problem() -> None
     from strata.learning.ppo import by_kind
 
     one, other = torch.randn(6, 4, 3), 100.0 + 50.0 * torch.randn(6, 2, 3)
-    scaled = by_kind(torch.cat([one, other], dim=1), (4, 2))
+    scaled = by_kind(torch.cat([one, other], dim=1), (("one", 4), ("other", 2)))
     for part in scaled.split([4, 2], dim=1):
         torch.testing.assert_close(part.mean(dim=(0, 1)), torch.zeros(3), atol=1e-5, rtol=0)
         torch.testing.assert_close(part.std(dim=(0, 1)), torch.ones(3))
@@ -228,7 +237,7 @@ def test_an_update_stops_where_the_policy_has_moved_far() -> None:
     from strata.learning.network import Scorer
 
     torch.manual_seed(0)
-    config = PpoSettings(steps=8, critic_first=0, epochs=10, learning_rate=0.05, clip=10.0)
+    config = PpoSettings(steps=8, critic_first=0, epochs=10, learning_rate=0.5, clip=10.0)
     asked = []
 
     class Counting(ppo.Worker):

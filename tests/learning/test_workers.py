@@ -32,7 +32,7 @@ def test_two_workers_on_ray_give_the_mean_of_their_gradients() -> None:
     from strata.learning.workers import ray_workers
 
     torch.manual_seed(0)
-    make = partial(make_worker, _small(), "cpu")  # the workers import it, so it cannot be one of ours
+    make = partial(make_worker, _small(), "cpu", None)  # the workers import it, so it cannot be one of ours
     network = Scorer(width=8)
     scale, wanted, rewards = Scale(), [], []
     for number in range(2):

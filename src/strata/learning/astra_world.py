@@ -124,7 +124,7 @@ class AstraWorld:
 
     def __init__(self, envs: Sequence[AstraSimEnv], candidates: Candidates) -> None:
         self.num_envs = len(envs)
-        self.kinds: tuple[int, ...] = (len(envs),)
+        self.kinds: tuple[tuple[str, int], ...] = (("world", len(envs)),)
         self._envs, self._candidates = tuple(envs), candidates
 
     def reset(self, rng: Draws) -> Options:

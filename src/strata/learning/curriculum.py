@@ -75,7 +75,7 @@ class WorldEnv:
 
     def __init__(self, pool: Pool, num_envs: int, *, settings: WorldSettings, device: str | None = None) -> None:
         self.num_envs = num_envs
-        self.kinds: tuple[int, ...] = (num_envs,)
+        self.kinds: tuple[tuple[str, int], ...] = (("world", num_envs),)
         self._world, self._beside = (World(pool, num_envs, settings=settings, device=device) for _ in range(2))
 
     def reset(self, rng: Draws) -> Options:
@@ -104,7 +104,7 @@ class Mixture:
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = tuple(environments)
         self.num_envs = sum(env.num_envs for env in self.environments)
-        self.kinds = tuple(count for env in self.environments for count in env.kinds)
+        self.kinds = tuple(kind for env in self.environments for kind in env.kinds)
         ends = np.cumsum([env.num_envs for env in self.environments]).tolist()
         self._rows = [slice(end - env.num_envs, end) for end, env in zip(ends, self.environments, strict=True)]
 

@@ -213,7 +213,7 @@ def _recall(network: Scorer, learning: LearningSettings, number: int) -> None:
 def _workers(run: TrainingRun, network: Scorer) -> Iterator[ppo.WorkerGroup]:
     """Yield who plays: this process, or workers on Ray."""
     learning = run.learning
-    make = partial(make_worker, learning, run.device)
+    make = partial(make_worker, learning, run.device, run.before if learning.warm_start_tables else None)
     if run.workers == 1:
         yield make(network, 0)
     else:
@@ -223,22 +223,31 @@ def _workers(run: TrainingRun, network: Scorer) -> Iterator[ppo.WorkerGroup]:
             yield workers
 
 
-def make_worker(learning: LearningSettings, device: str, network: Scorer, number: int) -> ppo.Worker:
-    """Return one of the workers of a run, by number."""
+def make_worker(
+    learning: LearningSettings, device: str, taught: dict[str, Any] | None, network: Scorer, number: int
+) -> ppo.Worker:
+    """Return one of the workers of a run, by number. taught: the weights that imitation left, if it had a part."""
+    before = None
+    if taught is not None:
+        before = Scorer(width=learning.width)
+        before.load_state_dict(taught)
+        before.to(device)
     # NumPy is the faster of the two on a CPU; on another device environments are where the network is.
     arrays = None if device == "cpu" else device
     make_env = partial(
         training_environment, seed=learning.seed, worker=number, curriculum=learning.curriculum, device=arrays
     )
-    return ppo.Worker(network, make_env, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays)
+    return ppo.Worker(
+        network, make_env, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays, taught=before
+    )
 
 
 @contextmanager
 def _one_thread(device: str) -> Iterator[None]:
     """Let torch use one CPU thread: sums then always have one order, and small networks are faster so.
 
-    Denormal numbers are zero meanwhile: where a policy is sure, nearly all gradients are such, and products with them
-    take several times as long.
+    Denormal numbers are zero meanwhile: where a policy is sure, nearly all gradients are such, and products with
+    them take several times as long.
     """
     threads = torch.get_num_threads()
     if device == "cpu":

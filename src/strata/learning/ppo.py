@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +26,13 @@ from strata.arrays import Floats
 from strata.learning.draws import Draws, draws
 from strata.learning.network import NUM_OBJECTIVES, Scorer, Seen, by_width
 from strata.learning.settings import PpoSettings
+from strata.learning.tables.environment import TABLES
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options
+
+WARM_UP: Final = 10
+"""Updates of the policy in which the step grows: Adam's first ones are of full size whatever the gradient is, and
+carried warm starts away."""
 
 
 class Env(Protocol):
@@ -37,7 +42,7 @@ class Env(Protocol):
     """
 
     num_envs: int
-    kinds: tuple[int, ...]
+    kinds: tuple[tuple[str, int], ...]
     """How many of the problems are of each kind, kind by kind: what one earns is no measure of another."""
 
     def reset(self, rng: Draws) -> Options:
@@ -78,13 +83,17 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N decisions played: what was seen, picked [N], how likely that was [N], and what came of it [N, 3]."""
+    """N decisions played: what was seen, picked [N], how likely that was [N], and what came of it [N, 3].
+
+    taught [N, P]: how likely each option was before PPO, where that is to be kept; else zeros.
+    """
 
     seen: Seen
     picks: Tensor
     log_prob: Tensor
     advantages: Tensor
     returns: Tensor
+    taught: Tensor
 
     def __getitem__(self, rows: Tensor) -> Batch:
         return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
@@ -126,13 +135,13 @@ def gae(rewards: Tensor, values: Tensor, done: Tensor, *, gamma: float, gae_lamb
     return advantages
 
 
-def by_kind(advantages: Tensor, kinds: Sequence[int]) -> Tensor:
+def by_kind(advantages: Tensor, kinds: Sequence[tuple[str, int]]) -> Tensor:
     """Return advantages [T, B, 3] with mean 0 and spread 1 for each objective within each kind of problem.
 
     Before objectives are mixed: none is drowned by the size of another. By kind: the critic cannot tell kinds
     apart, so what it is wrong about in one would push up or down whatever was picked there.
     """
-    parts = advantages.split(list(kinds), dim=1)
+    parts = advantages.split([count for _, count in kinds], dim=1)
     scaled = [(part - part.mean(dim=(0, 1))) / (part.std(dim=(0, 1)) + 1e-8) for part in parts]
     return torch.cat(scaled, dim=1)
 
@@ -165,14 +174,16 @@ class Worker:
     """Plays its own environments, and says where its network should go.
 
     make_env: what makes its environments, by number of the round. seed: names all its random numbers. device: of
-    the network. arrays: the device of the environments' arrays, None where they are NumPy's.
+    the network. arrays: the device of the environments' arrays, None where they are NumPy's. taught: the network
+    that imitation left, whose answers on tables are kept.
     """
 
     def __init__(
         self, network: Scorer, make_env: MakeEnv, config: PpoSettings, *, seed: tuple[int, ...],
-        device: str = "cpu", arrays: str | None = None,
+        device: str = "cpu", arrays: str | None = None, taught: Scorer | None = None,
     ) -> None:  # fmt: skip
         self.network = network
+        self._taught = taught
         self.config = config
         self.device = device
         self._arrays = arrays
@@ -233,12 +244,20 @@ class Worker:
         advantages = gae(reward, values, done, gamma=config.gamma, gae_lambda=config.gae_lambda)
         returns = (advantages + values[:-1]).reshape(count, NUM_OBJECTIVES)
         advantages = by_kind(advantages, self._env.kinds)
+        seen = Seen.joined([decision.seen for decision in decisions])
+        taught = torch.zeros_like(seen.legal, dtype=torch.float32)
+        if self._taught is not None and TABLES in dict(self._env.kinds):
+            kinds = [torch.full((size,), kind == TABLES, device=self.device) for kind, size in self._env.kinds]
+            is_taught = torch.cat(kinds).repeat(len(decisions))
+            taught[is_taught] = by_width(self._taught, seen[is_taught])[0].softmax(dim=-1)
+            advantages = advantages * ~is_taught.reshape(len(decisions), -1, 1)
         self._batch = Batch(
-            seen=Seen.joined([decision.seen for decision in decisions]),
+            seen=seen,
             picks=torch.cat([decision.picks for decision in decisions]),
             log_prob=torch.cat([decision.log_prob for decision in decisions]),
             advantages=advantages.reshape(count, NUM_OBJECTIVES),
             returns=returns,
+            taught=taught,
         )
         moments = torch.stack([reward.mean(dim=(0, 1)), returns.std(dim=0)])
         mean_reward, return_std = moments.double().cpu().numpy()
@@ -268,7 +287,8 @@ class Worker:
         entropy = -(log_probs.exp() * log_probs.clamp(min=-50.0)).sum(dim=1).mean()
         loss = config.value_weight * value_loss
         if not only_critic:
-            loss = loss + policy_loss - config.entropy * entropy
+            forgotten = -(rows.taught * log_probs.clamp(min=-50.0)).sum(dim=1).mean()
+            loss = loss + policy_loss - config.entropy * entropy + config.keep * forgotten
 
         self.network.zero_grad()
         loss.backward()
@@ -316,7 +336,8 @@ def update(
 ) -> tuple[Scale, Played, Losses]:
     """Play once and learn from it. `number` counts updates from 0; `progress` in [0, 1] anneals the step."""
     for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * (1 - 0.9 * progress)
+        warm = min(1.0, (max(0, number - config.critic_first) + 1) / WARM_UP)
+        group["lr"] = config.learning_rate * (1 - 0.9 * progress) * warm
     played = workers.play(number, scale)
     scale = scale.follow(played, config)
     losses = []

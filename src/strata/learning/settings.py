@@ -58,6 +58,8 @@ class PpoSettings:
     """How far the probability of a pick may move in one update, as a ratio."""
     entropy: float = 0.02
     """Bonus for trying: the residual network starts out nearly sure of the safe rule."""
+    keep: float = 1.0
+    """Weight of the cross-entropy to what imitation left, on tables."""
     value_weight: float = 0.5
     max_gradient: float = 0.5
     """Norm to which each gradient is clipped."""

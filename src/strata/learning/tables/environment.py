@@ -19,6 +19,9 @@ from strata.training.replan.rules import safe_picks
 
 EPISODE_STEPS: Final = 128
 
+TABLES: Final = "tables"
+"""The kind of problem that these are."""
+
 
 class TableEnv:
     """N episodes over some tables, each table with its share of them; all end together and start anew.
@@ -37,7 +40,7 @@ class TableEnv:
     ) -> None:  # fmt: skip
         assert num_envs % len(tables) == 0, "as many episodes on every table"
         self.tables, self.num_envs, self.steps, self.centred = tuple(tables), num_envs, steps, centred
-        self.kinds: tuple[int, ...] = (num_envs,)
+        self.kinds: tuple[tuple[str, int], ...] = ((TABLES, num_envs),)
         self._each, self._step = num_envs // len(tables), 0
         most = max(table.reward.shape[1] for table in tables)
 
