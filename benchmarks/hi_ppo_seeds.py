@@ -2,8 +2,8 @@
 
     python benchmarks/hi_ppo_seeds.py OUT [--updates N] [--seeds 5] [--processes 2] [--without-imitation]
 
-The recipe is hi_ppo_several_jobs.yaml. What a stage added is measured on tables and fleets that played no part in
-training: `strata learn export` says the same of a run. OUT gets FORM-SEED/checkpoint.pt for `strata learn export`
+The recipe is that of `strata learn train`. What a stage added is measured on tables and fleets that played no part
+in training: `strata learn export` says the same of a run. OUT gets FORM-SEED/checkpoint.pt, which it reads,
 and FORM-SEED/gains.json; a run that is there goes on, or is done. Needs torch; everything runs on CPUs.
 """
 
@@ -26,11 +26,9 @@ import torch
 from strata.learning.checkpoint import Point, read_checkpoint
 from strata.learning.gain import gains
 from strata.learning.learner import CHECKPOINT, learn
-from strata.learning.schema import load_learning
+from strata.learning.schema import RECIPE, load_learning
 from strata.learning.settings import LearningSettings
 from strata.stats import mean_interval
-
-RECIPE = Path(__file__).with_name("hi_ppo_several_jobs.yaml")
 
 
 def train(learning: LearningSettings, folder: Path) -> None:
@@ -79,7 +77,7 @@ def main() -> None:
     asked = parser.parse_args()
     learning = load_learning(RECIPE)
     if asked.without_imitation:
-        learning = replace(learning, warm_start_tables=0, recall_tables=0)
+        learning = replace(learning, warm_start_tables=0)
     learning = replace(learning, updates=asked.updates or learning.updates)
     form = "ppo" if asked.without_imitation else "imitation-ppo"
     folders = [asked.out / f"{form}-{seed}" for seed in range(asked.seeds)]

@@ -124,7 +124,7 @@ def kpis() -> str:
     anew = "algorithm, allocation_error, load_stability, network_degradation and utilization_improvement"
     later = (
         f"Since then `strata kpi --row NAME -o json` printed {anew}. Rows without `the same figure of` are from "
-        "before there was that table."
+        "before there was that table; all but algorithm are of the policy that was bundled until 2026-11-28."
     )
     return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 

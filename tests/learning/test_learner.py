@@ -223,14 +223,14 @@ def test_rewards_are_less_what_the_safe_rule_earns_under_the_same_chance(preset:
     assert np.abs(rewards["never"][:, 0]).max() > 0.1
 
 
-def test_what_tables_taught_is_recalled_after_each_round_and_worlds_count_in_the_score(tmp_path: Path) -> None:
+def test_worlds_count_in_the_score_and_what_imitation_left_on_tables_is_kept(tmp_path: Path) -> None:
     told = _small(
-        updates=2, warm_start_tables=2, recall_tables=2, worlds=("regimes",), world_envs=4, world_instances=1,
+        updates=2, warm_start_tables=2, worlds=("regimes",), world_envs=4, world_instances=1,
         evaluation_instances=1,
     )  # fmt: skip
     run = _learn(tmp_path / "a", told)
     assert all(point.missed == point.mean_gap - point.worlds for point in run.curve)
-    forgetful = _learn(tmp_path / "b", replace(told, recall_tables=0))
+    forgetful = _learn(tmp_path / "b", replace(told, ppo=replace(told.ppo, keep=0.0)))
     assert not _same(run.weights, forgetful.weights)
 
 
@@ -249,4 +249,4 @@ def test_the_bundled_recipe_is_a_training_file() -> None:
 
     told = load_learning(RECIPE)
     assert told.worlds
-    assert told.recall_tables
+    assert told.warm_start_tables

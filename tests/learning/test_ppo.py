@@ -143,7 +143,9 @@ def test_keep_or_switch_is_learnt_where_the_safe_rule_is_wrong(
 
 def test_what_was_taught_on_tables_is_kept_and_worlds_are_learnt() -> None:
     earned = {
-        kind: _earned(Bandit(16), _trained(lambda _number, kind=kind: Bandit(64, kind), updates=40, is_taught=True))
+        kind: _earned(
+            Bandit(16), _trained(lambda _number, kind=kind: Bandit(64, kind), updates=40, is_taught=True)
+        )
         for kind in ("tables", "world")
     }
     assert earned == {"tables": 0.0, "world": 1.0}

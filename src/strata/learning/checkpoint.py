@@ -23,7 +23,7 @@ from strata.learning.settings import LearningSettings
 from strata.training.hi_ppo.features import VERSION as FEATURES_VERSION
 
 _LIBRARIES: Final = ("torch", "numpy", "ray", "onnx")
-FORMAT: Final = f"strata-hi-ppo-2-features-{FEATURES_VERSION}"
+FORMAT: Final = f"strata-hi-ppo-3-features-{FEATURES_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from strata.training.replan.rules import safe_picks
 if TYPE_CHECKING:  # it needs torch, which evaluation does not
     from strata.learning.ppo import Env
 
-TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, RECALL, GAIN = 1, 2, 3, 4, 5, 6, 7
+TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, GAIN = 1, 2, 3, 4, 5, 7
 """Kinds of random streams: tables drawn from one are never drawn from another."""
 
 

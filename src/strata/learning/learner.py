@@ -21,9 +21,7 @@ from strata.errors import UsageError
 from strata.learning import ppo
 from strata.learning.checkpoint import Point, TrainingRun, device_name, read_checkpoint, write_checkpoint
 from strata.learning.curriculum import (
-    RECALL,
     WARM_START,
-    random_tables,
     solved_tables,
     stream,
     training_environment,
@@ -32,7 +30,6 @@ from strata.learning.evaluation import Evaluation
 from strata.learning.imitation import imitate
 from strata.learning.network import Scorer, greedy
 from strata.learning.settings import LearningSettings
-from strata.learning.tables.value_iteration import solve
 
 CHECKPOINT: Final = "checkpoint.pt"
 
@@ -171,8 +168,6 @@ def _round(
         steps += played.steps
         rate = played.steps / max(clock() - before, 1e-9)
         report(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
-    if learning.recall_tables:
-        _recall(network, learning, run.update // learning.updates_per_evaluation)
     score = evaluation.score(greedy(network))
     elapsed_s = run.elapsed_s + clock() - began
     point = Point(
@@ -199,14 +194,6 @@ def _evaluation(learning: LearningSettings) -> Evaluation:
         learning.evaluation_tables, episodes=learning.evaluation_episodes, steps=learning.evaluation_steps,
         worlds=learning.worlds, instances=learning.evaluation_instances,
     )  # fmt: skip
-
-
-def _recall(network: Scorer, learning: LearningSettings, number: int) -> None:
-    """Imitate exact solutions for one round, at PPO's own step size."""
-    rng = stream(learning.seed, RECALL, number)
-    solutions = [solve(table) for table in random_tables(learning.recall_tables, rng)]
-    settings = replace(learning.imitation, rounds=1, learning_rate=learning.ppo.learning_rate)
-    imitate(network, solutions, settings=settings, rng=rng)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ RECIPE: Final = Path(__file__).with_name("recipe.yaml")
 
 _BOUNDS: Final[dict[str, Any]] = {
     "seed": Field(strict=True, ge=0), "warm_start_tables": Field(strict=True, ge=0),
-    "critic_first": Field(strict=True, ge=0), "recall_tables": Field(strict=True, ge=0),
-    "entropy": Field(ge=0), "augmentation": Field(ge=0),
+    "critic_first": Field(strict=True, ge=0),
+    "entropy": Field(ge=0), "augmentation": Field(ge=0), "keep": Field(ge=0),
     "gamma": Field(gt=0, lt=1), "gae_lambda": Field(ge=0, le=1), "astray": Field(ge=0, le=1),
 }  # fmt: skip
 """Where it is not simply above 0."""

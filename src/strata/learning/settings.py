@@ -97,8 +97,6 @@ class LearningSettings:
     evaluation_steps: int = 96
     evaluation_instances: int = 8
     """Fleets in each world of the evaluation."""
-    recall_tables: int = 0
-    """Fresh solved tables imitated for one round after each round, so that worlds do not displace them."""
     warm_start_tables: int = 96
     """Solved tables to imitate first; 0: PPO starts from the safe rule."""
     width: int = 64
