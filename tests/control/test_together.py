@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,13 @@ from strata.control.core import Scheduler
 from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import outlook_of
-from strata.control.policies import PolicyName, choose_by
+from strata.control.policies import Learned, PolicyName, choose_by
 from strata.control.replay import ENDLESS, run
 from strata.control.sharing import Shares
 from strata.control.simulated import SimulatedSites
 from strata.control.state import Attempt, Job, JobSpec, Part, PartPhase, Snapshot, Start
 from strata.fleet.dynamics.replay import Replay
+from strata.training.hi_ppo.policy import load_policy
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job, layers
 
@@ -100,11 +103,12 @@ def test_a_plan_that_is_a_little_slower_is_taken_where_others_gain_more():
 
 def test_a_decision_says_where_the_untrained_rule_stands_in_for_the_network():
     known = Candidates(FLEET, TRAINING, [over("ab"), over("cd")])
+    policy = replace(load_policy(), record={"decides": {"one job": "untrained", "several jobs": "network"}})
     for jobs, is_said in ((("x",), True), (("x", "y"), False)):
         state, _ = running(known, **dict.fromkeys(jobs, over("ab")))
         measured = Measured(state, lambda _fleet, _spec: known)
         own = choice(
-            known, choose_by(PolicyName.HI_PPO), state, state.jobs["x"], now_s=0.0,
+            known, Learned(policy), state, state.jobs["x"], now_s=0.0,
             room=Room({domain.name: 64 for domain in FLEET.domains}), current=over("ab"), interval_s=300.0,
             measured=measured,
         )  # fmt: skip
