@@ -61,7 +61,7 @@ def print_curve(folders: Sequence[Path]) -> None:
     """Print how the evaluation went during training, the mean over seeds."""
     curves: list[tuple[Point, ...]] = [read_checkpoint(folder / CHECKPOINT).curve for folder in folders]
     print("| updates | gap to exact on tables | above the better fixed rule in worlds |\n|--:|--:|--:|")
-    for points in zip(*curves, strict=True):
+    for points in zip(*curves, strict=False):  # patience may have ended some earlier
         columns = [percent([point.mean_gap for point in points]), percent([point.worlds for point in points])]
         print(f"| {points[0].update} | {' | '.join(columns)} |")
     print()
