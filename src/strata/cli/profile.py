@@ -38,7 +38,9 @@ def _sizes(_context: click.Context, option: click.Parameter, text: str) -> tuple
 )
 @click.option("--device", type=choice("auto", "cpu", "cuda"), default="auto", help="What computes.")
 @click.option("--accelerator", help="Its name in the fleet file.  [default: what the device calls itself]")
-@click.option("--repeats", default=5, type=POSITIVE, help="Rounds of which the median counts.")
+@click.option(
+    "--repeats", default=5, type=POSITIVE, help="Rounds of which the median counts, or more: those of 0.2 s."
+)
 @click.option("--save", type=OutputFile(), help="Write the profile file, or add to it.")
 @output_option
 def profile(
@@ -69,12 +71,12 @@ def profile(
         )
     length = sequence or min(4096, longest)
     measured: dict[tuple[int, int], dict[str, TimedLayer]] = {}
-    with progress("timing", total=len(microbatch) * len(tensor)) as advance:
-        for size in microbatch:
-            for ranks in tensor:
-                conditions = Conditions(length, size, ranks, precision, device, repeats)
-                measured[size, ranks] = time_layers(spec, conditions)
-                advance(len(measured))
+    with progress("timing", total=len(tensor)) as advance:
+        for count, ranks in enumerate(tensor, 1):
+            times = time_layers(spec, Conditions(length, microbatch, ranks, precision, device, repeats))
+            measured |= {(size, ranks): layers for size, layers in times.items()}
+            advance(count)
+    measured = {(size, ranks): measured[size, ranks] for size in microbatch for ranks in tensor}
     profile = {card: {f"{size},{ranks}": _row(spec, times) for (size, ranks), times in measured.items()}}
     if save:
         _save(save, profile, num_layers=len(spec.kinds))

@@ -27,6 +27,8 @@ from strata.workload.tiny import Enter, Leave, Shard, Tensor
 
 WARM_UPS: Final = 2
 """Rounds that are not counted: libraries load, clocks rise."""
+LEAST_S: Final = 0.2
+"""Seconds that rounds of a layer take together: five of a small one fit into a time slice of a busy neighbour."""
 
 _TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -45,15 +47,18 @@ class Conditions:
     """What layers are timed under. `device`: a torch device without its number: cpu or cuda."""
 
     sequence_length: int
-    microbatch_size: int = 1
+    microbatch_sizes: tuple[int, ...] = (1,)
     tensor_parallel: int = 1
     precision: str = "bf16"
     device: str = "cpu"
     repeats: int = 5
 
 
-def time_layers(spec: ModelSpec, conditions: Conditions) -> dict[str, TimedLayer]:
-    """Return the times of each kind of layer (embedding, dense or moe, head), the medians of `repeats`.
+def time_layers(spec: ModelSpec, conditions: Conditions) -> dict[int, dict[str, TimedLayer]]:
+    """Return for each microbatch size the times of each kind of layer (embedding, dense or moe, head).
+
+    They are medians of at least `repeats` rounds. Every round takes all sizes in turn, so that what else the
+    machine does falls on all of them and their ratios hold.
 
     Raises UsageError for a shape that is not cut so or not timed, MissingPart where devices or memory are short.
     """
@@ -67,9 +72,12 @@ def time_layers(spec: ModelSpec, conditions: Conditions) -> dict[str, TimedLayer
         each = [answers.get() for _ in range(ranks)]
     # All ranks wait for the slowest in every sum.
     return {
-        kind: TimedLayer(*(max(getattr(times[kind], name) for times in each) for name in TimedLayer.__slots__))
-        for kind in each[0]
+        size: {kind: _slowest([times[size][kind] for times in each]) for kind in each[0][size]} for size in each[0]
     }
+
+
+def _slowest(ranks: Sequence[TimedLayer]) -> TimedLayer:
+    return TimedLayer(*(max(getattr(times, name) for times in ranks) for name in TimedLayer.__slots__))
 
 
 def _check(spec: ModelSpec, conditions: Conditions) -> None:
@@ -98,32 +106,55 @@ def _rank(rank: int, spec: ModelSpec, conditions: Conditions, folder: str, answe
     distributed.destroy_process_group()
 
 
-def _times(spec: ModelSpec, conditions: Conditions, shard: Shard) -> dict[str, TimedLayer]:
+def _times(spec: ModelSpec, conditions: Conditions, shard: Shard) -> dict[int, dict[str, TimedLayer]]:
     try:
-        return {kind: _timed(spec, kind, conditions, shard) for kind in dict.fromkeys(spec.kinds)}
+        kinds = {kind: _timed(spec, kind, conditions, shard) for kind in dict.fromkeys(spec.kinds)}
     except torch.OutOfMemoryError as error:
         message = f"a layer of {spec.name} does not fit this device's memory"
         raise MissingPart(message, hint="a smaller --microbatch, or a larger --tensor") from error
+    return {size: {kind: times[size] for kind, times in kinds.items()} for size in conditions.microbatch_sizes}
 
 
-def _timed(spec: ModelSpec, kind: str, conditions: Conditions, shard: Shard) -> TimedLayer:
+def _timed(spec: ModelSpec, kind: str, conditions: Conditions, shard: Shard) -> dict[int, TimedLayer]:
     device, dtype = conditions.device, _TYPES[conditions.precision]
-    shape = (conditions.microbatch_size, conditions.sequence_length)
     with torch.device(device):
         layer = _layer(spec, kind, shard).to(dtype)
-        tokens = torch.randint(max(1, spec.vocab_size // shard.count), shape)
-        hidden = torch.randn(*shape, spec.hidden_size, dtype=dtype, requires_grad=True)
         masters = [nn.Parameter(weight.detach().float()) for weight in layer.parameters()]
-    given = tokens if kind == "embedding" else hidden
     optimizer = torch.optim.AdamW(masters)
-    seconds: list[tuple[float, float, float]] = []
-    for _ in range(WARM_UPS + conditions.repeats):
-        forward_s, out = _clocked(device, lambda: layer(given, tokens) if kind == "head" else layer(given))
-        backward_s, _ = _clocked(device, partial(out.backward, torch.ones_like(out)))
-        update_s, _ = _clocked(device, lambda: _update(optimizer, masters, list(layer.parameters())))
-        layer.zero_grad()
-        seconds.append((forward_s, backward_s, update_s))
-    return TimedLayer(*map(median, zip(*seconds[WARM_UPS:], strict=True)))
+    inputs = {size: _inputs(spec, kind, size, conditions, shard) for size in conditions.microbatch_sizes}
+    seconds: dict[int, list[tuple[float, float, float]]] = {size: [] for size in inputs}
+    rounds, started = 0, time.perf_counter()
+    while not _enough(rounds, time.perf_counter() - started, conditions, shard):
+        for size, given in inputs.items():
+            forward_s, out = _clocked(device, partial(layer, *given))
+            backward_s, _ = _clocked(device, partial(out.backward, torch.ones_like(out)))
+            update_s, _ = _clocked(device, lambda: _update(optimizer, masters, list(layer.parameters())))
+            layer.zero_grad()
+            seconds[size].append((forward_s, backward_s, update_s))
+        rounds += 1
+        if rounds == WARM_UPS:
+            started = time.perf_counter()
+    return {size: TimedLayer(*map(median, zip(*each[WARM_UPS:], strict=True))) for size, each in seconds.items()}
+
+
+def _inputs(spec: ModelSpec, kind: str, size: int, conditions: Conditions, shard: Shard) -> tuple[Tensor, ...]:
+    shape = (size, conditions.sequence_length)
+    tokens = torch.randint(max(1, spec.vocab_size // shard.count), shape, device=conditions.device)
+    if kind == "embedding":
+        return (tokens,)
+    dtype = _TYPES[conditions.precision]
+    hidden = torch.randn(*shape, spec.hidden_size, dtype=dtype, device=conditions.device, requires_grad=True)
+    return (hidden, tokens) if kind == "head" else (hidden,)
+
+
+def _enough(rounds: int, spent_s: float, conditions: Conditions, shard: Shard) -> bool:
+    """Return whether all ranks have enough rounds: each must stop after the same, others wait for its sums."""
+    enough = rounds >= WARM_UPS + conditions.repeats and spent_s >= LEAST_S
+    if shard.group is None:
+        return enough
+    votes = torch.tensor(float(enough), device=conditions.device)
+    distributed.all_reduce(votes, distributed.ReduceOp.MIN, group=shard.group)
+    return bool(votes.item())
 
 
 def _clocked(device: str, work: Callable[[], Any]) -> tuple[float, Any]:
