@@ -42,6 +42,7 @@ def test_the_page_of_reasons_has_every_token_with_its_remedy(generate):
         assert meaning.remedy in page
 
 
+@pytest.mark.long("generates a page from all sources")
 def test_the_page_of_exit_codes_has_every_error_that_a_user_may_see(generate):
     page = generate.exit_codes()
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("|")][2:]

@@ -61,6 +61,7 @@ def _words(text: str) -> str:
     return re.sub(r"evaluated in [\d.]+m?s", "evaluated in a moment", " ".join(text.split()))
 
 
+@pytest.mark.long("the whole demo")
 @pytest.mark.xdist_group("readme")
 def test_the_demo_prints_what_is_shown(printed):
     assert _words(DEMO) in printed("demo")
@@ -78,6 +79,7 @@ def test_the_live_demo_prints_what_is_shown(printed):
     assert _words(shown[-5]) in now  # every step once, the losses to the digits shown
 
 
+@pytest.mark.long("README's commands, planning what they plan")
 @pytest.mark.xdist_group("readme")
 @pytest.mark.parametrize(("command", "output"), SHOWN, ids=[" ".join(shlex.split(c)[:3]) for c, _ in SHOWN])
 def test_a_command_prints_what_is_shown_below_it(command, output, printed, folder):

@@ -320,6 +320,7 @@ def test_the_errors_are_also_a_picture(capsys, tmp_path):
     assert "copies alone" in capsys.readouterr().out
 
 
+@pytest.mark.long("predicts every published run")
 def test_the_published_runs_in_this_repository_are_predicted(capsys):
     """Rows of 16 bit on A100 and H100 were in no fit; others gave one constant for each card, or one for all."""
     assert run(["bench", "published", str(OWN), "-o", "json"]) == 0

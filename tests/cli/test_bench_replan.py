@@ -58,6 +58,7 @@ def test_a_file_that_is_none_is_refused_with_its_place(tmp_path):
     assert "start_plan" in str(result.exception)
 
 
+@pytest.mark.long("builds the tables of a world before it counts its steps")
 def test_the_world_answers_its_rate_for_every_size(monkeypatch):
     monkeypatch.setattr(body, "SIZES", ((2, 2),))
     args = ["bench", "world", "--envs", "8", "--instances", "1", "--steps", "2", "-o", "json"]

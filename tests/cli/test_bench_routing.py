@@ -14,6 +14,7 @@ from strata.workload.inference import ModelInfo
 QUICK = ["bench", "routing", "--decisions", "20", "--horizon", "20"]
 
 
+@pytest.mark.long("routes over pools of up to 256 nodes")
 def test_json_has_a_row_for_every_size_and_router_and_the_load_test():
     result = CliRunner().invoke(cli, [*QUICK, "-o", "json"])
     assert result.exit_code == 0, result.output
@@ -30,6 +31,7 @@ def test_json_has_a_row_for_every_size_and_router_and_the_load_test():
     assert answer["peer"]["served_per_s"] == 6.4
 
 
+@pytest.mark.long("routes over pools of up to 256 nodes")
 def test_the_table_fits_a_terminal_and_names_the_peer():
     result = CliRunner().invoke(cli, QUICK)
     assert result.exit_code == 0, result.output

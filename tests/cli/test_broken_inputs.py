@@ -373,6 +373,7 @@ FORMS: Final = [
 ]
 
 
+@pytest.mark.long("every command to its end")
 @pytest.mark.parametrize("command", FORMS)
 def test_an_answer_that_a_full_disk_refuses_is_one_error(folder, monkeypatch, capsys, command):
     with open("/dev/full", "w") as full:

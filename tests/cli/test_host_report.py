@@ -126,6 +126,7 @@ def test_the_page_of_a_trace_of_two_events_is_drawn_too(tmp_path):
     assert report(file, "--html", tmp_path / "out.html", "--here").exit_code == 0
 
 
+@pytest.mark.long("diagnoses a trace for each fault")
 def test_the_bench_has_its_keys(tmp_path):
     bench = ["bench", "host", "--rounds", "0"]
     result = CliRunner().invoke(cli, [*bench, "--events", "2000", "--seeds", "1", "-o", "json"])

@@ -147,6 +147,7 @@ def test_ctrl_c_says_where_the_best_policy_is_and_exits_130(
     assert "the best policy so far is in" in capsys.readouterr().err
 
 
+@pytest.mark.long("solves a table by value iteration, and tunes the rules beside it")
 def test_a_policy_is_put_on_the_ladder() -> None:
     few = ("--domains", "2", "--tables", "1", "--instances", "1", "--worlds", "none")
     found = _call("learn", "evaluate", *few, "-o", "json")

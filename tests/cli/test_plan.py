@@ -175,6 +175,7 @@ def test_many_missing_links_are_one_reason(files: tuple[Path, Path], capsys: pyt
     assert texts == ["no link between 5 pairs of domains: D0-D2, D0-D3, D1-D2 and 2 more"]
 
 
+@pytest.mark.long("searches the relaxations of a job")
 def test_a_model_that_fits_nowhere_exits_3_with_the_smallest_relaxation(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -454,6 +455,7 @@ def test_the_table_is_printed_before_the_comparison_begins(
     assert "next:" in rest
 
 
+@pytest.mark.long("plans twice with all baselines")
 def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     files[0].write_text(FLEET.replace("num_gpus: 8", "num_gpus: 2"))
 

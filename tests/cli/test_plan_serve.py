@@ -408,6 +408,7 @@ def test_a_saved_plan_goes_through_every_command_that_takes_one(
     assert "what the KV memory of the tightest stage holds" in script.read_text()
 
 
+@pytest.mark.long("reads hundreds of edited plans")
 def test_an_edited_plan_is_read_or_refused_never_a_traceback(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

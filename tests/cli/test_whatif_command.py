@@ -74,6 +74,7 @@ def test_a_setting_that_changes_nothing_is_said(whatif):
     assert "stays as it is" in out
 
 
+@pytest.mark.long("searches the relaxations of a job, twice")
 def test_no_plan_on_the_new_side_exits_3_and_still_shows_the_old(whatif):
     code, out, _ = whatif("job.limits.tokens_per_s=1T")
     assert code == 3

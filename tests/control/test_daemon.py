@@ -35,6 +35,7 @@ def test_a_job_runs_to_its_end(world):
     assert is_counted(world)
 
 
+@pytest.mark.long("twelve minutes of the loop, second by second")
 def test_an_api_that_is_down_for_ten_minutes_costs_the_steps_since_the_checkpoint_and_starts_nothing_twice(world):
     world.daemon.submit(piece())
     world.passes(120)

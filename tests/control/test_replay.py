@@ -50,6 +50,7 @@ def noise(seed, rows=24):
     return 1 + np.random.default_rng(seed).uniform(-0.3, 0.3, (rows, LINKS))
 
 
+@pytest.mark.long("replays traces under every rule")
 @pytest.mark.parametrize("seed", [11])
 def test_the_seeds_noise_wakes_nobody_and_costs_less_than_ten_points(seed):
     own, switches = kept(noise(seed), PolicyName.HI_PPO)
@@ -73,6 +74,7 @@ def test_who_starts_on_slow_links_takes_what_is_fast_there():
     assert kept(factors, PolicyName.HI_PPO) == kept(factors, PolicyName.NEVER)
 
 
+@pytest.mark.long("replays a trace under every rule")
 def test_where_weights_get_stuck_is_learnt_of_domains_that_are_cut_off():
     rng, process = np.random.default_rng(6), outage(up_s=14400, down_s=3600)
     domains, rows = process.reset(rng, (len(FLEET.domains),)), []
@@ -142,6 +144,7 @@ def test_several_jobs_share_devices_and_all_end_with_every_step():
     assert result.end_s < 3 * 20 / candidates().nominal.min()
 
 
+@pytest.mark.long("replays a trace under every rule")
 def test_the_command_prints_the_rules_beside_the_policy(tmp_path, capsys):
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s,East_DataCenter>West_DataCenter\n0,1\n300,0\n")
@@ -177,6 +180,7 @@ def test_a_bad_trace_is_refused_with_all_its_faults(tmp_path, capsys):
     assert all(f"{trace}:{place}" in faults for place in ("1:8", "3:1", "3:3", "4:3"))
 
 
+@pytest.mark.long("replays a trace under every rule")
 @pytest.mark.parametrize("pins", [Pins(pipeline=4), Pins(tensor=2, pipeline=2)])
 def test_what_a_job_fixes_every_candidate_keeps(pins):
     made = Candidates.of(FLEET, replace(JOB, pins=pins))
@@ -214,6 +218,7 @@ def test_a_link_that_another_job_uses_counts_half():
     assert shared > alone
 
 
+@pytest.mark.long("replays a trace under every rule")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_replay_says_how_far_it_is_all_along(jobs):
     """An interval of a millisecond took minutes behind a bar that had no end."""

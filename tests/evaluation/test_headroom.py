@@ -161,6 +161,7 @@ def _short(monkeypatch):
     monkeypatch.setattr(headroom, "EPISODES", {1: 3, 4: 3, 16: 2})
 
 
+@pytest.mark.long("plays every rule in worlds of many kinds")
 @pytest.mark.parametrize("name", ["noise", "regimes", "outages", "missing probes", "arriving jobs"])
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_no_rule_and_no_search_earns_more_than_the_bound_of_its_world(name, jobs, monkeypatch):
@@ -183,6 +184,7 @@ def begun(place):
     return begin
 
 
+@pytest.mark.long("the mean of hundreds of episodes")
 @pytest.mark.parametrize("name", ["stale probes", "missing probes"])
 def test_what_no_probe_has_shown_is_zero_in_the_mean_and_takes_off_the_bound(name, monkeypatch):
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
@@ -199,6 +201,7 @@ def test_what_no_probe_has_shown_is_zero_in_the_mean_and_takes_off_the_bound(nam
     assert result.rules["hi_ppo"].mean() < result.bound.mean() < result.foreseen.mean()
 
 
+@pytest.mark.long("the mean of 400 episodes")
 @pytest.mark.parametrize("name", ["regimes", "noisy probes", "missing probes"])
 def test_what_the_next_step_of_links_adds_is_zero_in_the_mean_and_takes_off_the_bound(name, monkeypatch):
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
@@ -314,6 +317,7 @@ def test_a_policy_that_is_the_fixed_rule_closes_nothing(monkeypatch):
     assert seen == [1.0]
 
 
+@pytest.mark.long("plays every rule in worlds of many kinds")
 def test_a_policy_whose_record_names_the_untrained_rule_is_asked_only_beside_other_jobs(monkeypatch):
     monkeypatch.setattr(headroom, "fleets", lambda _domains: pool())
     monkeypatch.setattr(headroom.rollouts, "surest", lambda _world, _options, picks: picks)

@@ -68,6 +68,7 @@ def test_money_is_unknown_not_zero_where_a_domain_has_no_price():
     assert found.egress_usd_per_step > 0
 
 
+@pytest.mark.long("a law over every plan of small fleets")
 @examples(12)
 @given(st.integers(0, 10**6))
 def test_every_report_keeps_its_laws(seed):

@@ -176,6 +176,7 @@ def test_selective_recomputation_lies_between_none_and_full():
     assert held[0] > held[1] > held[2]
 
 
+@pytest.mark.long("a law over many shapes")
 @given(st.integers(0, 34))
 @examples(12)
 def test_recomputing_some_layers_is_between_none_and_all(count):

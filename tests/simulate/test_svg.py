@@ -91,6 +91,7 @@ def test_names_cannot_break_the_picture():
     assert {"<a&b>", "stage 0 (<script>?)", "<a&b> ?"} <= set(texts(picture))
 
 
+@pytest.mark.long("a law over many pictures")
 @given(timeline=timelines())
 @examples(60)
 def test_any_timeline_is_a_well_formed_picture_without_negative_sizes(timeline):
@@ -120,6 +121,7 @@ def test_a_thousand_microbatches_become_shares_of_time():
     assert texts(picture).count("idle 0%") == 2
 
 
+@pytest.mark.long("draws hundreds of thousands of spans")
 @pytest.mark.parametrize("kinds", [(SpanKind.FORWARD, SpanKind.BACKWARD), tuple(SpanKind)])
 @pytest.mark.parametrize(("lanes", "microbatches"), [(8, 60), (100, 9), (150, 200)])
 def test_the_file_stays_under_a_megabyte(kinds, lanes, microbatches):

@@ -106,6 +106,7 @@ def test_what_an_object_cannot_hold_is_left_out() -> None:
         assert fingerprint_of(compute_node(Fingerprint("n", held=given), at=objects.AT)).held == kept
 
 
+@pytest.mark.long("10,000 pods")
 def test_after_each_of_many_allocations_the_free_devices_are_those_no_pod_holds() -> None:
     """10,000 pods come and go on one node, ten changes between two looks: messages in, free devices out."""
     rng = random.Random(18)

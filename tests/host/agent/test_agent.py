@@ -316,6 +316,7 @@ def test_the_daemon_set_has_the_rights_it_needs_and_no_more():
     assert page["panels"]
 
 
+@pytest.mark.long("an hour of looks at threads that come and go")
 def test_a_day_of_jobs_that_come_and_go_takes_no_more_memory_and_the_last_has_its_name(monkeypatch):
     monkeypatch.setattr(watching, "MOST_SERIES", 80)
     monkeypatch.setattr(watching, "ENDED", 5)

@@ -77,6 +77,7 @@ def _averages(tiny: ReplanTable):
         yield from lazy @ earned
 
 
+@pytest.mark.long("a law over tables and their paths")
 @given(st.integers(0, 2**32 - 1))
 @examples(15)
 def test_nothing_beats_the_clairvoyant_on_its_own_path(seed):

@@ -38,6 +38,7 @@ def looked_ahead(world):
     return rollouts.surest(world, options, SAFE(options))
 
 
+@pytest.mark.long("plays every decision with futures of its own")
 @pytest.mark.parametrize("name", ["stale probes", "regimes"])
 def test_who_looks_ahead_earns_more_than_the_rule_that_it_looks_ahead_with(name):
     rule, ahead = (

@@ -42,6 +42,7 @@ def test_what_every_request_takes_besides_is_found_and_slows_nobody(measured):
     assert max(abs(error) for error in found.after["ttft_s"].errors) < 0.03
 
 
+@pytest.mark.long("fits a log twice")
 def test_what_was_measured_of_the_half_not_used_changes_nothing(measured):
     asked, there, log = measured
     half = len(log.requests) // 2

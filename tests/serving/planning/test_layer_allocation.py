@@ -177,6 +177,7 @@ def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, 
     assert values[0] >= values[1] - 1e-6
 
 
+@pytest.mark.long("searches allocations for seconds")
 @example(134, 10)
 @given(seeds, st.integers(9, 16))
 @examples(15)
@@ -197,6 +198,7 @@ def test_a_floor_is_not_kept_by_giving_up_regions():
     assert (len(crossing), sum(crossing)) == (7, 1)
 
 
+@pytest.mark.long("searches allocations for seconds")
 def test_goals_trade_tokens_for_latency_in_their_order():
     one = random_pool(5, num_nodes=24, layers=32)
     plans = [allocate(one, goal=goal).performance for goal in (Goal.THROUGHPUT, Goal.BOTH, Goal.LATENCY)]

@@ -374,6 +374,7 @@ def mixed(tmp_path):
     return load_fleet(file), ServingJob("chat", llama_70b, Demand(8, 512, 256))
 
 
+@pytest.mark.long("searches allocations for seconds")
 def test_the_search_knows_how_many_sequences_memory_keeps_in_flight(mixed):
     """Found in a review: `both` gave 952 tokens/s and `dp` 1300, since only the report knew of KV memory."""
     auto, dp = (plan(*mixed, strategy=strategy) for strategy in ("auto", "dp"))
@@ -387,6 +388,7 @@ def test_the_search_knows_how_many_sequences_memory_keeps_in_flight(mixed):
     assert auto.estimate.requests_per_s > 9
 
 
+@pytest.mark.long("searches allocations for seconds")
 def test_what_an_alternative_lacks_is_told_with_kv_memory_counted(mixed):
     answer = plan(*mixed)
     greedy = next(item for item in answer.decision.alternatives if item.name == "greedy")

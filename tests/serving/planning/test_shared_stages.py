@@ -20,6 +20,7 @@ from tests.serving.planning.pools import node, pool, random_pool
 from tests.support.laws import examples
 
 
+@pytest.mark.long("a law over searched allocations")
 @given(st.integers(0, 2000), st.integers(2, 10))
 @examples(40)
 def test_sharing_never_serves_less_and_stays_legal(seed, nodes):

@@ -61,6 +61,7 @@ def sixteen_slots():
     return (float(info.weight_bytes.sum()) + info.ends_bytes(0, info.num_layers) + tokens) / (1 - 0.08) / 1e9
 
 
+@pytest.mark.long("serves thousands of requests")
 @pytest.mark.parametrize("routing", ["rr", "dp", "auto"])
 def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(routing):
     # Parallax's scheduler serves 6.4 of them a second, with waits of 80 s.
@@ -85,6 +86,7 @@ def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(rou
     assert min(pipeline["running"] for pipeline in found["pipelines"]) > 0.75 * 14
 
 
+@pytest.mark.long("serves thousands of requests")
 @pytest.mark.parametrize("notice_s", [0.05, math.inf], ids=["connection", "heartbeats"])
 @pytest.mark.parametrize("ttft_goal_s", [math.inf, 3.0], ids=["no-goal", "goal"])
 def test_nothing_is_lost_that_another_pipeline_can_serve(notice_s, ttft_goal_s):

@@ -110,6 +110,7 @@ def test_one_slot_is_an_m_m_1_queue_and_follows_lindleys_recursion_request_by_re
     assert np.mean(waits) == pytest.approx(load / (1 - load), rel=0.15)
 
 
+@pytest.mark.long("serves as many requests as a mean needs")
 def test_c_slots_wait_as_erlang_says():
     slots, load = 4, 0.8
     run = ran(exponential(slots * load, 20_000), pipeline("a"), slots=slots, decode=Line(0.001))

@@ -40,6 +40,7 @@ def played(strategy: str, rate: float) -> dict[str, np.ndarray]:
     return {"good": good, "ttft_s": ttft_s, "tpot_s": tpot_s, "share": good.sum() / len(asked)}
 
 
+@pytest.mark.long("serves thousands of requests")
 @pytest.mark.parametrize("rate", [30.0, 40.0])
 def test_beyond_what_a_pool_can_do_the_goals_of_those_let_in_are_met(rate):
     ours, turns = played("auto", rate), played("rr", rate)

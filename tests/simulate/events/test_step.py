@@ -43,6 +43,7 @@ def two_domains(*, gbps=5.0, ms=30.0):
     return StepModel(fleet(domain("a"), domain("b"), gbps=gbps, ms=ms), job())
 
 
+@pytest.mark.long("a law over every plan of small fleets")
 @given(seed=st.integers(0, 2**32 - 1))
 @example(57907)  # a profile whose backwards take less than half of the forwards, under ZB-H1
 @examples(25)
@@ -176,6 +177,7 @@ def test_the_critical_path_is_a_chain_from_the_start_to_the_end():
     assert all(gap < 1e-9 or gap == pytest.approx(0.03) for gap in gaps)
 
 
+@pytest.mark.long("a law over every plan of small fleets")
 @given(seed=st.integers(0, 2**32 - 1))
 @examples(25)
 def test_links_that_are_not_shared_give_the_analytic_step_whatever_crosses_them(seed):

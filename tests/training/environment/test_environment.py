@@ -298,6 +298,7 @@ def test_a_backend_that_is_not_here_says_so_at_construction(monkeypatch, tmp_pat
         AstraSimEnv(num_layers=4, backend=backend)
 
 
+@pytest.mark.long("waits for a binary that hangs")
 @pytest.mark.parametrize(
     ("mode", "said"),
     [("hangs", "did not end within 8 s and was stopped; it printed nothing"), ("silent", "ranks never finished")],

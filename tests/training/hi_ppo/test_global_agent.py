@@ -78,6 +78,7 @@ def test_a_fleet_larger_than_tried_is_left_to_the_safe_rule_and_that_is_said():
     assert made.best.plan == choose(policy=safe_policy()).best.plan
 
 
+@pytest.mark.long("a law over many fleets")
 def test_where_nothing_fits_there_is_no_plan_and_no_error():
     huge = job(layers(8, mparams=1e6))
     made = choose(problem(job=huge))
@@ -115,6 +116,7 @@ def test_an_answer_ranks_one_plan_a_set_of_domains_the_choice_first():
     assert answer.policy["explanation"]["taken"]
 
 
+@pytest.mark.long("a law over many fleets")
 def test_limits_hold_for_every_candidate():
     floor = 1.01 * choose().best.report.tokens_per_s
     made = choose(problem(job=replace(JOB, limits=Limits(tokens_per_s=floor))))

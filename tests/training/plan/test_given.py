@@ -179,6 +179,7 @@ def test_the_distance_is_from_the_best_plan_and_from_the_bound(tmp_path):
     assert data["given"]["bound_ratio"] >= data["given"]["ratio"]
 
 
+@pytest.mark.long("a law over many plans")
 @examples(30)
 @drawn(st.integers(0, 10**6))
 def test_nothing_is_wrong_with_what_the_planner_itself_makes(seed):

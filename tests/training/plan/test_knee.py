@@ -25,6 +25,7 @@ def answer(place, asked):
     return plan_training(place, asked, clock=lambda: 0.0)
 
 
+@pytest.mark.long("every plan of small fleets")
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_no_plan_within_a_tenth_of_the_best_time_is_cheaper(seed):

@@ -86,6 +86,7 @@ def test_several_pipelines_share_the_copies_that_are_fixed():
     assert sum(pipeline.replicas for pipeline in best.pipelines) == 12
 
 
+@pytest.mark.long("plans many small jobs twice")
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_fixing_what_the_best_plan_has_anyway_loses_nothing(seed):

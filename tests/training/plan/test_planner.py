@@ -47,6 +47,7 @@ def limits_that_bind(rng, job, reports) -> Limits:
     )
 
 
+@pytest.mark.long("every plan of small fleets")
 @examples(30)
 @given(st.integers(0, 10**6), st.sampled_from([kind for kind in Objective if kind is not Objective.REWARD_EGRESS]))
 @example(699, Objective.TIME)
@@ -123,6 +124,7 @@ def step_s(fleet, job) -> float:
     return best.report.step_time_s if best else np.inf
 
 
+@pytest.mark.long("plans many small jobs twice")
 @examples(10)
 @given(st.integers(0, 10**6))
 def test_one_domain_more_or_one_schedule_more_is_never_slower(seed):
@@ -153,6 +155,7 @@ def test_a_microbatch_is_any_number_of_samples_so_that_a_batch_is_not_padded():
     assert best.plan.microbatch_size not in (1, 2, 4, 8, 16)
 
 
+@pytest.mark.long("plans many small jobs twice")
 @examples(20)
 @given(st.integers(0, 10**6))
 @example(75)  # tied splits made a plan with more memory slower by 1.2 %, and both were called optimal
@@ -163,6 +166,7 @@ def test_more_memory_never_makes_the_best_plan_slower(seed):
         assert more <= less * (1 + TOLERANCE)
 
 
+@pytest.mark.long("plans many small jobs twice")
 @examples(8)
 @given(st.integers(0, 10**6), st.integers(0, 99))
 def test_the_order_in_which_a_fleet_lists_its_domains_does_not_matter(seed, shuffle):
@@ -172,6 +176,7 @@ def test_the_order_in_which_a_fleet_lists_its_domains_does_not_matter(seed, shuf
     assert step_s(other, asked) == pytest.approx(step_s(small, asked), rel=2 * TOLERANCE)
 
 
+@pytest.mark.long("plans many small jobs twice")
 @examples(10)
 @given(st.integers(0, 10**6))
 def test_the_same_question_has_the_same_answer(seed):
@@ -193,6 +198,7 @@ def test_a_very_slow_link_leaves_a_single_domain_best_and_strata_says_so():
     assert reason(answer, "single-domain-best").data["domain"] == answer.best.plan.domains[0]
 
 
+@pytest.mark.long("plans many small jobs")
 def test_scores_of_any_sign_are_compared_without_a_ratio():
     pair = fleet(domain("a", price=2.0), domain("b", price=2.0), gbps=0.001, ms=5000)
     answer = plan(pair, job(objective=Objective.TCHEBYCHEFF))

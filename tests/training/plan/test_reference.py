@@ -131,6 +131,7 @@ def large():
     return random_fleet(10, cards, np.random.default_rng(1), devices=256), layers(32, mparams=2_000.0)
 
 
+@pytest.mark.long("searches until a limit of time")
 @pytest.mark.parametrize("objective", MEASURED)
 def test_the_reference_has_a_share_of_the_time_limit_and_that_it_is_an_estimate_is_said(objective):
     """The clock counts calls of functions, so that the speed of this machine has no say."""

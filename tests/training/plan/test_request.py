@@ -46,6 +46,7 @@ def test_a_fleet_without_links_has_a_hash():
     assert inputs_digest(alone, JOB)[1].fleet == inputs_digest(replace(alone), JOB)[1].fleet
 
 
+@pytest.mark.long("searches until a limit of time")
 def test_out_of_time_a_front_has_what_the_ranked_plans_make_of_it():
     now_s = 0.0
 

@@ -19,6 +19,7 @@ from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
 
 
+@pytest.mark.long("builds many sharings")
 @pytest.mark.parametrize("seed", range(4))
 def test_estimates_are_close_to_what_is_built(seed):
     sites = random_fleet(4, (card("x"), card("y", tflops=300)), np.random.default_rng(seed), devices=32)

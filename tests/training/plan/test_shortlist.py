@@ -48,6 +48,7 @@ def test_every_plan_is_legal_and_evaluated_as_the_model_does(seed, batch):
 
 
 # The fastest of one domain comes after many that would be faster if they fitted.
+@pytest.mark.long("plans many small jobs")
 @example(1377, 2)
 @example(1377, 4)
 @examples(25)
@@ -64,6 +65,7 @@ def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_sin
         assert fastest <= alone[0].score * 1.05
 
 
+@pytest.mark.long("plans many small jobs")
 @examples(40)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
 def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
@@ -76,6 +78,7 @@ def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
         assert found[0].score <= answer.best.score * (1 + 2e-4)
 
 
+@pytest.mark.long("plans fleets of real sizes")
 @pytest.mark.parametrize(
     ("model", "domains", "local_steps", "microbatch"),
     [("llama-3.1-70b", 6, (), None), ("llama-3.1-8b", 9, (32,), 2)],
@@ -99,6 +102,7 @@ def test_the_same_problem_gives_the_same_list():
     assert lists[0] == lists[1]
 
 
+@pytest.mark.long("plans many small jobs twice")
 def test_the_order_in_which_domains_are_named_does_not_matter():
     sites = random_fleet(4, (card("x"), card("y", tflops=300)), np.random.default_rng(5), devices=32)
     turned = Fleet(sites.name, sites.domains[::-1], sites.links)

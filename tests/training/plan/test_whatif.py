@@ -307,6 +307,7 @@ def test_the_shares_of_the_domains_add_up():
         assert sum(work.share for work in works) == pytest.approx(1)
 
 
+@pytest.mark.long("searches the relaxations of a job")
 def test_a_side_without_a_plan_has_its_reasons():
     found = compared(["job.limits.tokens_per_s=1T"])
     assert found.figures["kind"]["new"] is None

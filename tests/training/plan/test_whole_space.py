@@ -175,6 +175,7 @@ def planned(place, asked):
     return plan_training(place, asked, clock=lambda: 0.0)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @examples(25)
 @given(st.integers(0, 10**6))
 def test_in_one_domain_the_search_finds_the_best_of_all_plans(seed):
@@ -187,6 +188,7 @@ def test_in_one_domain_the_search_finds_the_best_of_all_plans(seed):
         assert answer.search.bound <= least * (1 + 1e-9)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @examples(12)
 @given(st.integers(0, 10**6))
 def test_over_two_domains_no_pipeline_beats_the_plan_or_its_bound(seed):
@@ -200,6 +202,7 @@ def test_over_two_domains_no_pipeline_beats_the_plan_or_its_bound(seed):
         assert answer.search.bound <= least * (1 + 1e-9)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @examples(12)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]))
 def test_with_the_stages_of_each_domain_fixed_no_pipeline_beats_the_plan_or_its_bound(seed, first, second):
@@ -214,6 +217,7 @@ def test_with_the_stages_of_each_domain_fixed_no_pipeline_beats_the_plan_or_its_
         assert answer.search.bound <= least * (1 + 1e-9)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @examples(12)
 @given(st.integers(0, 10**6))
 def test_no_plan_of_another_order_of_work_beats_the_bound(seed):
@@ -247,6 +251,7 @@ def one_case():
     return place, asked, every_plan(place, asked, schedules=asked.schedules)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @pytest.mark.parametrize(
     "pins",
     [Pins(context=4), Pins(context=2, tensor=2), Pins(expert=4), Pins(context=2, expert=2), Pins(expert=1),
@@ -262,6 +267,7 @@ def test_what_a_job_fixes_is_the_best_of_the_plans_that_have_it(pins):
     assert answer.best.score <= least_s(place, asked, plans) * (1 + TOLERANCE)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 @examples(8)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]))
 @example(3849, 2)
@@ -290,6 +296,7 @@ def test_more_devices_of_a_domain_never_make_a_step_of_so_many_stages_slower(see
     assert steps[2] <= steps[1] * (1 + TOLERANCE)
 
 
+@pytest.mark.long("every plan of small fleets, of the whole space")
 def test_stages_that_would_only_wait_are_left_out():
     """More stages without a layer less in the fullest take longer than fewer."""
     small = card("small", tflops=100.0, gib=12.0)

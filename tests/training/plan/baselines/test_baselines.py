@@ -239,6 +239,7 @@ def test_a_profile_with_gaps_on_a_card_of_unknown_peak_stops_no_baseline():
     assert others["best_single_domain"] is not None
 
 
+@pytest.mark.long("plans with all baselines")
 def test_as_many_gpus_in_one_domain_are_of_the_kind_that_does_best():
     slow = domain("slow", 32, accelerator=card("slow", tflops=50.0))
     fast = domain("fast", 16, accelerator=card("fast", tflops=400.0))

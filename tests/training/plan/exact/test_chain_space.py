@@ -23,6 +23,7 @@ from tests.support.small_cases import has_room_and_links, small_case
 EPS = 1e-9
 
 
+@pytest.mark.long("every plan of small fleets")
 @examples(40)
 @example(2492)  # was: an overflow, as recomputing frees nothing there
 @given(st.integers(0, 10**6))

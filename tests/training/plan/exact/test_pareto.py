@@ -24,6 +24,7 @@ def non_dominated(values):
     return kept
 
 
+@pytest.mark.long("every plan of small fleets")
 @examples(30)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 6]))
 def test_the_front_is_exactly_the_non_dominated_set(seed, batch):

@@ -180,6 +180,7 @@ def test_merging_keeps_the_better_plan_of_each_set():
     assert set(one.by_set) >= set(other.by_set)
 
 
+@pytest.mark.long("every plan of small fleets")
 @pytest.mark.parametrize("seed", [2, 3, 12, 25, 26, 32])
 def test_only_sets_that_fit_under_no_setting_are_refused(seed):
     """Settings that need too much memory say nothing about a set that others would fit."""

@@ -35,6 +35,7 @@ def sharings(problem: Problem):
                 yield space, (way, group), plan, problem.model.reports([plan])[0]
 
 
+@pytest.mark.long("every sharing of small fleets")
 @examples(60)
 @given(st.integers(0, 10**6))
 def test_no_sharing_beats_its_bounds(seed):
@@ -103,6 +104,7 @@ def test_shapes_of_a_unit_fit_where_pipelines_over_its_domains_do(seed):
         assert fitting.tolist() == np.flatnonzero(fits).tolist()
 
 
+@pytest.mark.long("every sharing of small fleets")
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_few_shapes_are_enough_for_a_plan_wherever_there_is_one(seed):
@@ -300,6 +302,7 @@ def test_a_unit_too_slow_for_its_share_does_one_microbatch_in_the_shape_that_is_
     assert mine.microbatches == 1
 
 
+@pytest.mark.long("an exact search")
 def test_a_region_far_apart_works_with_more_microbatches_under_way():
     """Classic 1F1B would wait for half a round trip at every microbatch, although no stage and no link is busy."""
     sites = [domain(name, 8, region=name[0]) for name in ("a1", "a2", "b1", "b2")]
@@ -368,6 +371,7 @@ def splits_of(pipeline, layers_count):
         yield replace(pipeline, stages=tuple(replace(s, first_layer=a, num_layers=z - a) for s, (a, z) in stages))
 
 
+@pytest.mark.long("every split of small fleets")
 @examples(16)
 @example(16)
 @given(st.integers(0, 10**6))

@@ -38,6 +38,7 @@ def test_no_plan_of_a_wide_fleet_beats_its_bound(seed, size, objective):
     assert bound <= min(best) * (1 + 1e-9)
 
 
+@pytest.mark.long("every plan of small fleets")
 @examples(25)
 @given(st.integers(0, 10**6))
 def test_no_plan_of_a_small_fleet_beats_the_bound_of_wide_ones(seed):
@@ -62,6 +63,7 @@ def clusters() -> tuple:
     return fleet(*(domain(name, 4) for name in names), links=links)
 
 
+@pytest.mark.long("searches fleets of more than ten domains")
 def test_a_wide_search_finds_the_well_joined_cluster():
     answer = plan_training(clusters(), job(layers(14), batch=32), clock=lambda: 0.0)
     sides = {name[0] for name in answer.best.plan.domains}
@@ -69,6 +71,7 @@ def test_a_wide_search_finds_the_well_joined_cluster():
     assert len(sides) == 1
 
 
+@pytest.mark.long("searches fleets of more than ten domains")
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.COST])
 def test_a_wide_answer_reports_a_gap_below_one(objective):
     answer = plan_training(clusters(), job(layers(14), batch=32, objective=objective), clock=lambda: 0.0)
@@ -76,6 +79,7 @@ def test_a_wide_answer_reports_a_gap_below_one(objective):
     assert answer.search.bound <= answer.best.score
 
 
+@pytest.mark.long("searches fleets of more than ten domains")
 def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
     ticks = count()
     full = plan_training(clusters(), job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=1e9)
