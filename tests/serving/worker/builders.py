@@ -260,3 +260,14 @@ async def load(worker, version, first, end):
     worker.on_loaded = loaded
     worker.load(RangeMessage(version=version, first=first, end=end))
     await asyncio.wait_for(ready.wait(), 120)
+
+
+def run(work):
+    """Return what a coroutine returns, within five minutes."""
+    return asyncio.run(asyncio.wait_for(work, 300))
+
+
+async def answered(*cuts, **fields):
+    """Return the tokens of an attempt on workers of its own that ends well."""
+    async with Cluster(*cuts) as cluster:
+        return await cluster.said(**fields)
