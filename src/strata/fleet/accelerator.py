@@ -13,6 +13,7 @@ class Accelerator:
 
     None means the figure is not known or disputed; strata never fills it in. Rates are dense (no sparsity).
     `memory_bytes` is 0 where the memory is not known, so that nothing fits until somebody states it.
+    `has_bf16`: whether it has units for bf16; `peak_flops` takes the rate of fp16 where it has none.
     `*_measured` figures were read off a real device by somebody who published how.
     """
 
@@ -22,6 +23,7 @@ class Accelerator:
     fp16_flops: float | None = None
     fp32_flops: float | None = None
     fp8_flops: float | None = None
+    has_bf16: bool = True
     memory_bandwidth_bytes_per_s: float | None = None
     interconnect: str = ""
     interconnect_bytes_per_s: float | None = None

@@ -2,7 +2,8 @@
 
 Empty cells are figures that are unknown or disputed. `trust` grades the published columns by the worst of
 them; the `_measured` columns were read off real devices. Interconnect figures sum both directions. FP8 rates are
-the vendors' dense figures, those of GPUs from memory: twice the 16-bit rate of every GPU that has them.
+the vendors' dense figures, those of GPUs from memory: twice the 16-bit rate of every GPU that has them. `bf16` is
+"no" where there are no units for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def accelerator(name: str) -> Accelerator:
     key = _key(name)
     if (card := _by_key().get(key)) is not None:
         return card
-    # A beginning that only one card shares is still refused: an L40 is no L40S.
+    # A beginning that only one card shares is still refused: the card that is meant may be none of ours.
     candidates = dict.fromkeys(card.name for other, card in _by_key().items() if key and other.startswith(key))
     if len(candidates) > 1:
         raise UsageError(
@@ -75,6 +76,7 @@ def _accelerator(row: Mapping[str, str]) -> Accelerator:
         fp16_flops=figure("fp16_tflops", 1e12),
         fp32_flops=figure("fp32_tflops", 1e12),
         fp8_flops=figure("fp8_tflops", 1e12),
+        has_bf16=row["bf16"] != "no",
         memory_bandwidth_bytes_per_s=figure("memory_gb_per_s", 1e9),
         interconnect=row["interconnect"],
         interconnect_bytes_per_s=figure("interconnect_gb_per_s", 1e9),

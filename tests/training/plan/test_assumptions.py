@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from strata.decision import Trust
+from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import NETWORK_BANDWIDTH
 from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
@@ -30,6 +31,15 @@ def test_layer_times_and_links_that_nobody_measured_are_named():
         ("2 links between a, b", Trust.ANALYTIC),
     ]
     assert [name for name, _ in inputs(ONE, place)] == ["layer times on card"]
+
+
+def test_a_card_without_units_for_bf16_is_taken_at_the_rate_of_fp16_and_that_is_said():
+    place = fleet(domain("a", accelerator=accelerator("T4")), domain("b"))
+    said = {
+        precision: [one.value for one in assumptions(Problem.of(place, job(layers(8), precision=precision)), ONE)]
+        for precision in ("bf16", "fp16")
+    }
+    assert said == {"bf16": ["from FLOPs of fp16: it has no units for bf16"], "fp16": ["from FLOPs"]}
 
 
 def test_a_network_that_was_not_given_is_named_once_for_like_domains():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strata.decision import Trust, worst
+from strata.fleet.accelerator import Accelerator
 from strata.fleet.fleet import NETWORK_BANDWIDTH
 from strata.simulate.traffic import links_used
 from strata.training.plan.exact.problem import Problem
@@ -34,17 +35,19 @@ def assumptions(problem: Problem, plan: TrainingPlan) -> tuple[Assumption, ...]:
 
 
 def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
-    cards: dict[str, Trust] = {}
+    cards: dict[Accelerator, Trust] = {}
     for stage in {(s.domain, s.tensor_parallel): s for p in plan.pipelines for s in p.stages}.values():
         domain = problem.fleet.domain(stage.domain)
         layers = problem.model.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute)
         if layers is not None:
-            card = domain.accelerator.name
+            card = domain.accelerator
             cards[card] = worst(layers.trust, cards.get(card, Trust.MEASURED))
     for card, trust in cards.items():
         if trust is not Trust.MEASURED:
             how = f"strata profile {problem.job.model_name or 'MODEL'}"
-            yield Assumption(f"layer times on {card}", "from FLOPs", trust, how)
+            is_emulated = problem.job.precision == "bf16" and not card.has_bf16
+            value = "from FLOPs of fp16: it has no units for bf16" if is_emulated else "from FLOPs"
+            yield Assumption(f"layer times on {card.name}", value, trust, how)
 
 
 def _domains(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
