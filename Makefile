@@ -42,7 +42,7 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 # Tests that share a server, a device or the kernel's tracing run one after another in one process (tests/conftest.py).
 # Clusters of Slurm and recordings need packages of the system, which .ci/run names.
 test-real: $(VENV)/real.stamp control-plane engines  ## install the real parts (10 GB) and run the tests that need them
-	STRATA_REAL=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m '(real or long) and not full'
+	STRATA_REAL=1 $(BIN)/python -m pytest -n auto --dist loadgroup --durations 20 -m '(real or long) and not full'
 
 test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
 	STRATA_REAL=1 $(BIN)/python -m pytest -m full
