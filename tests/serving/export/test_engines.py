@@ -249,6 +249,17 @@ def test_quantised_plans_say_so_to_the_engine():
     assert any("MODEL must be a checkpoint quantised so" in note for note in int4.notes)
 
 
+@ENGINES
+def test_a_pipeline_with_a_card_without_units_for_bf16_computes_in_half(engine):
+    plan = planned((("a", 8, 5), ("b", 8, 5)), (("c", 8, 10),))
+    cards = {"a": "L4", "b": "T4", "c": "L4"}
+    plan = with_nodes(plan, *(altered(node, accelerator=cards[node.id]) for node in plan.fleet.nodes))
+    assert {name: "--dtype half " in text for name, text in engine.render(plan).files.items()} == {
+        "pipeline-1-stage-1-a.sh": True, "pipeline-1-stage-2-b.sh": True, "pipeline-2-stage-1-c.sh": False,
+        "gateway.sh": False,
+    }  # fmt: skip
+
+
 def test_the_gateway_gets_every_pipeline_as_a_backend(tmp_path):
     write(tmp_path, vllm.render(EVEN).files)
     code, lines, _ = run(tmp_path, "gateway.sh", "--port", "80", HEAD_1="h1", HEAD_2="h2", PORT_2="81")

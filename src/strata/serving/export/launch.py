@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from strata.errors import Infeasible, UsageError
+from strata.fleet.catalogue import card_named
 from strata.serving.planning.planfile import PlannedNode, PlannedPipeline, PlannedService, ServingPlan
 from strata.workload.script import comment, slugs
 
@@ -82,6 +83,12 @@ class Ranks:
         if limit:
             return limit, "the limit of the job or its model"
         return job.context_tokens, "mean prompt and output: neither job nor model states a limit"
+
+    @property
+    def dtype(self) -> str | None:
+        """What activations are in; None: what the model's are. Engines refuse bf16 on cards without units."""
+        cards = [card_named(host.node.accelerator) for host in self.hosts]
+        return "half" if any(card is not None and not card.has_bf16 for card in cards) else None
 
     def backend(self, place: str) -> str:
         """Return what a gateway is given to reach it at `HOST:PORT`."""

@@ -47,6 +47,7 @@ def _script(plan: ServingPlan, ranks: launch.Ranks, host: launch.EngineHost) -> 
             ("--context-length", launch.Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
             ("--max-running-requests", max(1, ranks.pipeline.slots)),
             ("--mem-fraction-static", f"{1 - job.memory_headroom:.3g}"),
+            ("--dtype", ranks.dtype),
             ("--quantization", "fp8" if job.weights == "fp8" else None),
             ("--kv-cache-dtype", "fp8_e4m3" if job.kv == "fp8" else None),
         )

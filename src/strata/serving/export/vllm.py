@@ -70,6 +70,7 @@ def _serve(job: PlannedService, ranks: launch.Ranks, *, answers: bool) -> str:
         ("--max-model-len", launch.Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
         ("--max-num-seqs", max(1, ranks.pipeline.slots)),
         ("--gpu-memory-utilization", f"{1 - job.memory_headroom:.3g}"),
+        ("--dtype", ranks.dtype),
         ("--quantization", "fp8" if job.weights == "fp8" else None),
         ("--kv-cache-dtype", "fp8" if job.kv == "fp8" else None),
     )
