@@ -1,4 +1,4 @@
-"""Workers of real weights, each a machine of its own to the network: cut off, or stopped.
+"""Workers of real weights, each a machine of its own: cut off, stopped, out of memory, on a slow disk.
 
 Each has a network namespace. Clients ask all the while: whatever breaks, a request ends with the text that
 transformers generates, or hears that it has none.
@@ -23,6 +23,7 @@ import pytest
 
 from strata.evaluation.testbed.namespaces import Namespaces, address
 from tests.serving.pretrained import folders
+from tests.serving.worker import scarcity
 from tests.serving.worker.clients import Client
 from tests.serving.worker.processes import Processes
 from tests.support.real_processes import LIMIT_S, until
@@ -41,6 +42,9 @@ CLIENTS, TOKENS = 6, 60
 CALM_S = 5.0
 SOON_S = 60.0
 """Long beside what it takes to notice a fault, short beside HEARTBEATS and what steps may take."""
+SLOW_BYTES_PER_S = 50_000
+WEIGHT_BYTES = 200_000
+"""Fewer than any two layers' weights have: what comes so slowly takes seconds."""
 HEARTBEATS = ("--heartbeat-timeout", "240")
 """So long that they are of no help."""
 CLONE_NEWNET = 0x40000000
@@ -92,10 +96,10 @@ class House:
         within = self.namespaces.command(NAMES.index(name), ())
         return self.processes.start(*arguments, "--node-token-file", str(self.token), within=within)
 
-    def add(self, name):
+    def add(self, name, folder=None):
         self.workers[name] = self.start(
             name, "worker", "--gateway", self.url, "--id", name, "--bind", f"{address(NAMES.index(name))}:0",
-            "--memory", self.memory[name], "--model", str(self.folder),
+            "--memory", self.memory[name], "--model", str(folder or self.folder),
         )  # fmt: skip
 
     def ways(self, names, others=NAMES):
@@ -277,3 +281,35 @@ def test_a_worker_that_stands_still_costs_no_request(course):
             worker.send_signal(signal.SIGCONT)
 
     course.run(fault)
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_costs_no_request(course):
+    async def fault(course):
+        *_, last = await course.route()
+        worker = course.house.workers[last].popen
+        await asyncio.to_thread(memory.run_out, worker.pid)
+        assert await asyncio.to_thread(worker.wait, SOON_S) == -signal.SIGKILL
+        await course.goes_on()
+        course.house.add(last)
+
+    with scarcity.SmallMemory() as memory:
+        course.run(fault)
+
+
+def test_a_worker_whose_disk_is_slow_joins_late_and_costs_no_request(course, folder, tmp_path):
+    async def fault(course):
+        house = course.house
+        *_, last = await course.route()
+        house.workers[last].end(signal.SIGKILL)
+        house.add(last, disk.folder)
+        await course.goes_on()
+        await asyncio.to_thread(
+            in_gateways_namespace, course.namespaces, lambda: until(back, lambda: house.status)
+        )
+
+    def back():
+        return course.house.lengths == [1, 3]
+
+    with scarcity.SlowDisk(folder, tmp_path, bytes_per_s=SLOW_BYTES_PER_S) as disk:
+        course.run(fault)
+        assert disk.read_bytes > WEIGHT_BYTES
