@@ -77,7 +77,7 @@ class Worker:
         To be asked at every heartbeat: each asks the thread for a sign of life where it has given the last.
         """
         if self._pulse is None or self._pulse[1].done():
-            self._pulse = self._clock(), self._executor.submit(_nothing)
+            self._pulse = self._clock(), self._executor.submit(lambda: None)
         return self._clock() - self._pulse[0] > self._step_limit_s
 
     def take_samples(self) -> tuple[StepSample, ...]:
@@ -142,10 +142,6 @@ class Worker:
         self.stage.close()
         await self.peers.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _nothing() -> None:
-    """Show that the thread runs."""
 
 
 async def _nobody(version: int) -> None:
