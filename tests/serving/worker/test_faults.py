@@ -42,7 +42,7 @@ CLIENTS, TOKENS = 6, 60
 CALM_S = 5.0
 SOON_S = 60.0
 """Long beside what it takes to notice a fault, short beside HEARTBEATS and what steps may take."""
-SLOW_BYTES_PER_S = 50_000
+SLOW_BYTES_PER_S = 100_000
 WEIGHT_BYTES = 200_000
 """Fewer than any two layers' weights have: what comes so slowly takes seconds."""
 HEARTBEATS = ("--heartbeat-timeout", "240")
