@@ -39,7 +39,7 @@ def _sizes(_context: click.Context, option: click.Parameter, text: str) -> tuple
 @click.option("--device", type=choice("auto", "cpu", "cuda"), default="auto", help="What computes.")
 @click.option("--accelerator", help="Its name in the fleet file.  [default: what the device calls itself]")
 @click.option(
-    "--repeats", default=5, type=POSITIVE, help="Rounds of which the median counts, or more: those of 0.2 s."
+    "--repeats", default=5, type=POSITIVE, help="Rounds, at least, to take the median of; small layers get more."
 )
 @click.option("--save", type=OutputFile(), help="Write the profile file, or add to it.")
 @output_option

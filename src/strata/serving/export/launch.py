@@ -86,7 +86,7 @@ class Ranks:
 
     @property
     def dtype(self) -> str | None:
-        """What activations are in; None: what the model's are. Engines refuse bf16 on cards without units."""
+        """What activations are in; None: what the model's are. vLLM refuses bf16 on cards without units."""
         cards = [card_named(host.node.accelerator) for host in self.hosts]
         return "half" if any(card is not None and not card.has_bf16 for card in cards) else None
 
