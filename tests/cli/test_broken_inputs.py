@@ -183,7 +183,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
             patch.setenv(name, str(folder))
         patch.delenv("KUBECONFIG", raising=False)
-        patch.setitem(sys.modules, "torch", None)
+        for name in ("torch", "transformers"):  # the latter would remember that there is no torch
+            patch.setitem(sys.modules, name, None)
         assert run(["plan", "train", "fleet.yaml", "job.yaml", "--save", "plan.json"]) == 0
         assert run(["plan", "serve", "fleet.yaml", "service.yaml", "--save", "serving-plan.json"]) == 0
         assert run(["host", "rollout", "init", "r", "--state", "rollouts.db", "--pattern", r"qps (\S+)"]) == 0

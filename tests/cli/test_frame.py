@@ -83,7 +83,9 @@ def _away_from_home(monkeypatch, tmp_path):
     for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setitem(sys.modules, "torch", None)  # seconds to import, and no part of what is tried here
+    # Seconds to import, and no part of what is tried here; transformers would remember that there is no torch.
+    for name in ("torch", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 def held(capsys, code, what):
