@@ -182,7 +182,7 @@ def test_llama_4_looks_at_everything_in_every_fourth_block():
         ({"model_type": "gemma2", "layer_types": ["mean"] * 6}, "layer_types: 'mean' is none of sliding_att"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "max_window_layers: required key is missing"),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
-        ({"model_type": "nemotron", "num_key_value_heads": None}, "model_type 'nemotron' is not supported"),
+        ({"model_type": "persimmon", "num_key_value_heads": None}, "model_type 'persimmon' is not supported"),
         ({"model_type": "jetmoe", "num_experts": 8}, "model_type 'jetmoe' is not supported, and this key"),
     ],
 )

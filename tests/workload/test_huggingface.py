@@ -184,7 +184,7 @@ def test_a_missing_nested_size_is_named_with_its_place(config):
         pytest.param({"model_type": "x", "is_encoder_decoder": True}, "x is an encoder-decoder", id="declared"),
         pytest.param({"encoder": {}, "decoder": LLAMA}, "this is an encoder-decoder", id="two halves"),
         pytest.param({"model_type": "bert"}, "bert is an encoder;", id="encoder"),
-        pytest.param({"model_type": "mamba"}, "mamba is a state-space", id="state space"),
+        pytest.param({"model_type": "mamba"}, "mamba is a model with state-space", id="state space"),
         pytest.param({"model_type": "vit"}, "vit is a vision model", id="vision"),
         pytest.param(
             {**QWEN_MOE, "model_type": "mymoe"}, "num_experts_per_tok: model_type 'mymoe'", id="new mixture"

@@ -14,7 +14,7 @@ from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES
 from strata.workload.layer_table import layer_table
-from strata.workload.model import ModelSpec
+from strata.workload.model import ModelSpec, is_linear
 from strata.workload.precision import ELEMENT_BYTES
 
 _SEQUENCE_LENGTH: Final = 4096
@@ -64,6 +64,7 @@ def _summary(spec: ModelSpec) -> dict[str, Any]:
         "num_active_params": spec.num_active_params,
         "weights_bf16_bytes": spec.num_params * _BF16,
         "kv_bytes_per_token": spec.kv_bytes_per_token(_BF16),
+        "state_bytes_per_sequence": spec.state_bytes(_BF16),
         "trust": spec.trust.value,
         "notes": list(spec.notes),
     }
@@ -71,7 +72,7 @@ def _summary(spec: ModelSpec) -> dict[str, Any]:
 
 def _data(spec: ModelSpec, sequence_length: int) -> dict[str, Any]:
     table = layer_table(spec, sequence_length, _BF16)
-    same = [(kind, spec.window(layer)) for layer, kind in enumerate(spec.kinds)]
+    same = [(kind, 0 if is_linear(kind) else spec.window(layer)) for layer, kind in enumerate(spec.kinds)]
     layers = [
         {
             "kind": kind,
@@ -129,7 +130,11 @@ def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:
         ("KV cache per token", f"{units.show_bytes(data['kv_bytes_per_token'])} bf16"),
         ("forward per token", f"{data['forward_flop_per_token'] / 1e9:,.4g} GFLOP")
     )  # fmt: skip
-    for label, value in facts:
+    state = data["state_bytes_per_sequence"]
+    for label, value in (
+        *facts,
+        *([("linear attention", f"{units.show_bytes(state)} a sequence, bf16")] * (state > 0)),
+    ):
         yield f"{label:<19}{value}"
     body = [
         (

@@ -80,7 +80,7 @@ def kernel_seconds(layer: LayerKernels, shape: KernelShape, rates: KernelRates) 
         host_s = _launched_s(layer, shape, rates)
         waited_s = 0.0 if software.drops_tokens else _expert_products(layer, shape) * rates.product_launch_s
     sequence, rows = shape.sequence_length, shape.rows / ranks
-    if shape.scores == "fused":
+    if shape.scores == "fused" or layer.linear:
         attention_s = layer.pair_flops * rows * _causal(sequence, layer.window) / rates.attention_flops
         attention_back_s = 2.5 * attention_s
     else:

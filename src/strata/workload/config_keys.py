@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from strata.errors import Fault
@@ -15,7 +15,10 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_attention_heads": ("num_heads", "n_head"),
     "num_key_value_heads": ("num_kv_heads",),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k",),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "first_k_dense_replace": ("num_dense_layers",),
     "max_position_embeddings": ("n_positions",),
 }
 
@@ -52,6 +55,15 @@ class ConfigKeys:
             self.fault(name, f"{value!r} is not a whole number from {least} to {most}")
             return max(1, least)
         return value
+
+    def each_layer(self, key: str, layers: int, known: Collection[str]) -> list[str]:
+        """Return what a list says of each layer, nothing where it is not there or says anything unknown."""
+        listed = self.data.get(key) or []
+        fits = isinstance(listed, list) and len(listed) in (0, layers) and set(map(str, listed)) <= set(known)
+        if not fits:
+            self.fault(key, f"must be a list of {' or '.join(known)} for each of {layers} layers")
+            return []
+        return list(listed)
 
     def flag(self, key: str, default: bool | None) -> bool:
         """Return a boolean; without it the default, and without a default a fault (and False)."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Mixture = Literal["", "mixtral", "qwen", "deepseek", "llama4"]
-"""How a config says which layers have experts, and how wide these are."""
+Mixture = Literal["", "mixtral", "qwen", "deepseek", "ernie", "llama4"]
+"""How a config says which layers have experts, and how wide these are (`mixtures.py`)."""
 
-Sliding = Literal["", "all", "even", "five-of-six", "upper", "chunks"]
+Sliding = Literal["", "all", "even", "three-of-four", "five-of-six", "upper", "chunks"]
 """Which blocks slide a window where `layer_types` does not say: none, all, every second from the first on, all but
 every `sliding_window_pattern`-th, those from `max_window_layers` on; Llama 4's chunks, but for every fourth."""
 
@@ -22,12 +22,21 @@ class Family:
     mha: there are no key-value heads to state. kv_follows, head_follows: `num_key_value_heads` may be absent and
     is then the number of heads; `head_dim` may be absent and is then hidden size / heads.
     mlp_factor: `intermediate_size` may be absent and is then this multiple of the hidden size.
+    latent: multi-head latent attention. index: a small attention beside it chooses which tokens to look at
+    (DeepSeek-V3.2, arXiv 2512.02556 §2.1).
     norms_per_layer: one where attention and MLP stand side by side. layer_norm: with bias, not RMSNorm.
-    qk_norm: of each head's queries and keys; wide_qk_norm: of all heads' together (OLMoE).
+    norm_params: OLMo's norms have none.
+    qk_norm: of each head's queries and keys; wide_qk_norm: of all heads' together (OLMoE). qk_norm_key: a flag in
+    the config that decides whether `qk_norm` holds.
+    gated_attention: the output of attention is gated. linear: blocks may be Gated DeltaNet: `layer_types`.
+    biases_output: `attention_bias` gives the output projection one, too. bias_key: a flag that gives every
+    projection one.
     """
 
     tied: bool | None = False
     mha: bool = False
+    latent: bool = False
+    index: bool = False
     kv_follows: bool = False
     head_follows: bool = True
     mlp_factor: int | None = None
@@ -35,15 +44,21 @@ class Family:
     position_offset: int = 0
     norms_per_layer: int = 2
     layer_norm: bool = False
+    norm_params: bool = True
     embedding_norm: bool = False
     qk_norm: bool = False
+    qk_norm_key: str = ""
     wide_qk_norm: bool = False
     gated_mlp: bool = True
     mlp_bias: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
+    biases_output: bool = True
+    bias_key: str = ""
     head_bias: bool = False
     attention_sinks: bool = False
+    gated_attention: bool = False
+    linear: bool = False
     experts: Mixture = ""
     expert_bias: bool = False
     window: Sliding = ""
@@ -52,7 +67,9 @@ class Family:
 _GPT2: Final = Family(tied=True, mha=True, gated_mlp=False, layer_norm=True, mlp_bias=True, mlp_factor=4,
                       learned_positions=True, qkv_bias=True, output_bias=True)  # fmt: skip
 _QWEN: Final = Family(qkv_bias=True, window="upper")
-_DEEPSEEK: Final = Family(mha=True, experts="deepseek")
+_QWEN3_NEXT: Final = Family(head_follows=False, qk_norm=True, gated_attention=True, linear=True)
+_DEEPSEEK: Final = Family(mha=True, latent=True, experts="deepseek")
+_OLMO: Final = Family(kv_follows=True, wide_qk_norm=True)
 _GEMMA: Final = Family(tied=True, head_follows=False)
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -63,16 +80,41 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2_moe": replace(_QWEN, experts="qwen"),
     "qwen3": replace(_QWEN, qkv_bias=False, head_follows=False, qk_norm=True),
     "qwen3_moe": Family(head_follows=False, qk_norm=True, experts="qwen", window="all"),
+    "qwen3_next": replace(_QWEN3_NEXT, experts="qwen"),
+    "qwen3_5_text": _QWEN3_NEXT,
+    "qwen3_5_moe_text": replace(_QWEN3_NEXT, experts="qwen"),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": replace(_DEEPSEEK, index=True),
+    "glm_moe_dsa": replace(_DEEPSEEK, index=True),
+    "glm4_moe_lite": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
+    "youtu": Family(mha=True, latent=True, tied=True),
+    "glm": Family(biases_output=False),
+    "glm4": Family(biases_output=False, norms_per_layer=4),
+    "glm4_moe": Family(biases_output=False, experts="deepseek", qk_norm=True, qk_norm_key="use_qk_norm"),
+    "minimax_m2": Family(head_follows=False, wide_qk_norm=True, experts="mixtral"),
+    "ernie4_5": Family(tied=True, head_follows=False, bias_key="use_bias"),
+    "ernie4_5_moe": Family(tied=True, bias_key="use_bias", experts="ernie"),
+    "dots1": Family(kv_follows=True, qk_norm=True, experts="deepseek", window="upper"),
+    "exaone4": Family(kv_follows=True, qk_norm=True, window="three-of-four"),
+    "exaone_moe": Family(kv_follows=True, qk_norm=True, experts="deepseek", window="three-of-four"),
+    "hunyuan_v1_dense": Family(kv_follows=True, qk_norm=True),
+    "hy_v3": Family(head_follows=False, qk_norm=True, experts="deepseek"),
+    "seed_oss": Family(head_follows=False, biases_output=False),
+    "smollm3": Family(tied=True),
+    "granite": Family(kv_follows=True),
+    "granitemoe": Family(kv_follows=True, experts="mixtral"),
+    "granitemoeshared": Family(kv_follows=True, experts="mixtral"),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms_per_layer=4, window="even"),
     "gemma3_text": replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six"),
     "phi": replace(_GPT2, tied=False, mha=False, kv_follows=True, mlp_factor=None, learned_positions=False,
                    norms_per_layer=1, head_bias=True),
     "phi3": Family(kv_follows=True, window="all"),
+    "phimoe": Family(layer_norm=True, experts="mixtral"),
     "gpt2": _GPT2,
+    "gpt_bigcode": replace(_GPT2, mha=False, kv_follows=True),
     "gpt_neo": replace(_GPT2, qkv_bias=False),
     "gpt_neox": replace(_GPT2, tied=False, mlp_factor=None, learned_positions=False),
     "gptj": replace(_GPT2, tied=False, learned_positions=False, norms_per_layer=1, qkv_bias=False,
@@ -83,7 +125,17 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "opt": replace(_GPT2, mlp_factor=None, position_offset=2),
     "bloom": replace(_GPT2, learned_positions=False, embedding_norm=True),
     "falcon": replace(_GPT2, learned_positions=False),
-    "olmoe": Family(wide_qk_norm=True, experts="mixtral"),
+    "starcoder2": replace(_GPT2, mha=False, mlp_factor=None, learned_positions=False, mlp_bias=False,
+                          qkv_bias=False, output_bias=False, bias_key="use_bias"),
+    "nemotron": Family(layer_norm=True, gated_mlp=False),
+    "arcee": Family(kv_follows=True, gated_mlp=False),
+    "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1),
+    "cohere2": Family(tied=True, kv_follows=True, norms_per_layer=1, window="three-of-four"),
+    "olmo": Family(kv_follows=True, norm_params=False),
+    "olmo2": _OLMO,
+    "olmo3": replace(_OLMO, window="three-of-four"),
+    "olmoe": replace(_OLMO, kv_follows=False, experts="mixtral"),
+    "flex_olmo": replace(_OLMO, experts="mixtral"),
     "llama4_text": Family(experts="llama4", window="chunks"),
 }  # fmt: skip
-"""Of `falcon` the config says more (`huggingface.falcon`)."""
+"""Of `falcon` and `gpt_bigcode` the config says more (`huggingface.py`)."""

@@ -19,7 +19,9 @@ from strata.files import read_json
 from strata.names import closest
 from strata.workload.config_keys import GUESS, ConfigKeys
 from strata.workload.families import FAMILIES, Family
-from strata.workload.model import Experts, LatentAttention, ModelSpec
+from strata.workload.linear_attention import LinearAttention
+from strata.workload.mixtures import experts
+from strata.workload.model import LatentAttention, ModelSpec
 from strata.workload.windows import windows
 
 _FOLDER: Final = Path(__file__).parent / "models"
@@ -34,8 +36,9 @@ _NOT_DECODERS: Final[Mapping[str, str]] = {
         "an encoder-decoder": "t5 mt5 umt5 bart mbart pegasus m2m_100 marian whisper t5gemma",
         "an encoder": "bert roberta deberta deberta-v2 electra distilbert xlm-roberta modernbert",
         "a vision model": "vit clip siglip dinov2 swin",
-        "a state-space or linear-attention model": (
-            "mamba mamba2 falcon_mamba rwkv jamba bamba zamba zamba2 recurrent_gemma qwen3_next"
+        "a model with state-space, convolution or other linear layers": (
+            "mamba mamba2 falcon_mamba falcon_h1 rwkv jamba bamba zamba zamba2 recurrent_gemma nemotron_h "
+            "granitemoehybrid lfm2 lfm2_moe kimi_linear minimax olmo_hybrid bailing_hybrid"
         ),
     }.items()
     for name in names.split()
@@ -143,21 +146,28 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         _refuse_unlike_llama(keys)
     if model_type == "falcon":
         family = falcon(keys)
+    if model_type == "gpt_bigcode" and keys.flag("multi_query", default=True):
+        keys.data = {**keys.data, "num_key_value_heads": 1}
     if model_type == "phi" and keys.flag("qk_layernorm", default=False):
         keys.fault("qk_layernorm", "normed queries and keys of Phi are not supported")
     hidden = keys.size("hidden_size")
     layers = keys.size("num_hidden_layers", most=_MAX_LAYERS)
     heads = keys.size("num_attention_heads")
-    latent = _latent(keys) if family.experts == "deepseek" else None
+    latent = _latent(keys, index=family.index) if family.latent else None
     head_dim = latent.v_head_dim if latent else _head_dim(keys, family, hidden, heads)
     kv_heads = heads if family.mha else keys.size("num_key_value_heads", heads if family.kv_follows else None)
     if heads % kv_heads and not keys.faults:
         keys.fault("num_key_value_heads", f"{heads} heads are not a multiple of {kv_heads} key-value heads")
     positions = keys.size("max_position_embeddings") if family.learned_positions else 0
+    every_bias = bool(family.bias_key) and keys.flag(family.bias_key, default=False)
     attention_bias = keys.flag("attention_bias", default=False)
+    qk_norm = family.qk_norm and (not family.qk_norm_key or keys.flag(family.qk_norm_key, default=False))
     # OPT-350M alone normalises after each block, and has no norm at the end.
     final_norm = keys.flag("do_layer_norm_before", default=True) if model_type == "opt" else True
-    moe = _experts(keys, family, layers)
+    moe = experts(keys, family, layers)
+    width = hidden * family.mlp_factor if family.mlp_factor is not None else None
+    if moe is not None and not moe.dense_layers:
+        width = moe.intermediate_size  # Solar and Qwen3.5 state no other, as no block is dense
     return ModelSpec(
         name=name,
         model_type=str(model_type or "unknown"),
@@ -168,8 +178,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         head_dim=head_dim,
         vocab_size=keys.size("vocab_size"),
         intermediate_size=keys.size(
-            "intermediate_size_mlp" if family.experts == "llama4" else "intermediate_size",
-            hidden * family.mlp_factor if family.mlp_factor is not None else None,
+            "intermediate_size_mlp" if family.experts == "llama4" else "intermediate_size", width
         ),
         embedding_size=keys.size("word_embed_proj_dim", hidden) if model_type == "opt" else hidden,
         gated_mlp=family.gated_mlp,
@@ -180,15 +189,18 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         norms_per_layer=family.norms_per_layer,
         final_norm=final_norm,
         norm_bias=family.layer_norm,
-        qk_norm_params=head_dim * (2 * family.qk_norm + (heads + kv_heads) * family.wide_qk_norm),
-        qkv_bias=family.qkv_bias or attention_bias,
-        output_bias=family.output_bias or attention_bias,
-        mlp_bias=family.mlp_bias or keys.flag("mlp_bias", default=False),
+        norm_params=family.norm_params,
+        qk_norm_params=head_dim * (2 * qk_norm + (heads + kv_heads) * family.wide_qk_norm),
+        qkv_bias=family.qkv_bias or attention_bias or every_bias,
+        output_bias=family.output_bias or (attention_bias and family.biases_output) or every_bias,
+        mlp_bias=family.mlp_bias or every_bias or keys.flag("mlp_bias", default=False),
         head_bias=family.head_bias,
         embedding_norm=family.embedding_norm,
         attention_sinks=family.attention_sinks,
+        gated_attention=family.gated_attention,
         windows=windows(keys, family.window, layers),
         latent=latent,
+        linear=_linear(keys, layers) if family.linear else None,
         experts=moe,
         trust=Trust.ANALYTIC if known else Trust.ASSUMED,
         notes=_notes(keys, known=known, nested=nested),
@@ -230,52 +242,31 @@ def _head_dim(keys: ConfigKeys, family: Family, hidden: int, heads: int) -> int:
     return max(1, hidden // heads)
 
 
-def _latent(keys: ConfigKeys) -> LatentAttention:
+def _latent(keys: ConfigKeys, *, index: bool) -> LatentAttention:
     return LatentAttention(
         q_lora_rank=keys.size("q_lora_rank") if keys.data.get("q_lora_rank") is not None else None,
         kv_lora_rank=keys.size("kv_lora_rank"),
         qk_nope_head_dim=keys.size("qk_nope_head_dim"),
         qk_rope_head_dim=keys.size("qk_rope_head_dim"),
         v_head_dim=keys.size("v_head_dim"),
+        index_heads=keys.size("index_n_heads") if index else 0,
+        index_head_dim=keys.size("index_head_dim") if index else 0,
     )
 
 
-def _experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
-    if not family.experts:
-        return None
-    num_experts = keys.size("num_experts")
-    per_token = keys.size("num_experts_per_tok")
-    if per_token > num_experts and not keys.faults:
-        keys.fault("num_experts_per_tok", f"{per_token} is more than the {num_experts} experts there are")
-    if family.experts == "mixtral":
-        return Experts(num_experts, per_token, keys.size("intermediate_size"), bias=family.expert_bias)
-    if family.experts == "llama4":
-        width, every = keys.size("intermediate_size"), keys.size("interleave_moe_layer_step", 1)
-        sparse = _layer_numbers(keys, "moe_layers") or range(every - 1, layers, every)
-        dense = frozenset(range(layers)).difference(sparse)
-        return Experts(num_experts, per_token, width, width, dense_layers=dense)
-    width = keys.size("moe_intermediate_size")
-    if family.experts == "deepseek":
-        shared = keys.size("n_shared_experts", 0, least=0) * width
-        first = keys.size("first_k_dense_replace", least=0)
-        every = keys.size("moe_layer_freq", 1)
-        dense = frozenset(i for i in range(layers) if i < first or i % every)
-        groups = keys.size("n_group", 1), keys.size("topk_group", 1)
-        return Experts(num_experts, per_token, width, shared, dense_layers=dense, groups=groups)
-    shared = keys.size("shared_expert_intermediate_size", 0, least=0)
-    every = keys.size("decoder_sparse_step", 1)
-    listed = _layer_numbers(keys, "mlp_only_layers")
-    dense = frozenset(i for i in range(layers) if i in listed or (i + 1) % every)
-    return Experts(num_experts, per_token, width, shared, shared_gate=shared > 0, dense_layers=dense)
-
-
-def _layer_numbers(keys: ConfigKeys, key: str) -> list[int]:
-    """Return the layers that a key lists, none where it is not there."""
-    listed = keys.data.get(key) or []
-    if not isinstance(listed, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in listed):
-        keys.fault(key, "must be a list of layer numbers")
-        return []
-    return listed
+def _linear(keys: ConfigKeys, layers: int) -> LinearAttention:
+    every = keys.size("full_attention_interval", 4)
+    listed = keys.each_layer("layer_types", layers, ("linear_attention", "full_attention")) or [
+        "full_attention" if (layer + 1) % every == 0 else "linear_attention" for layer in range(layers)
+    ]
+    return LinearAttention(
+        key_heads=keys.size("linear_num_key_heads"),
+        value_heads=keys.size("linear_num_value_heads"),
+        key_head_dim=keys.size("linear_key_head_dim"),
+        value_head_dim=keys.size("linear_value_head_dim"),
+        kernel=keys.size("linear_conv_kernel_dim"),
+        layers=frozenset(layer for layer, kind in enumerate(listed) if kind == "linear_attention"),
+    )
 
 
 def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
@@ -286,4 +277,6 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append("the text model alone: vision and sound are not counted")
     if keys.data.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers are not counted, as in the published size")
+    if keys.data.get("index_topk"):
+        notes.append(f"attention is counted to all tokens, not to the {keys.data['index_topk']} that are chosen")
     return tuple(notes)

@@ -1,8 +1,8 @@
 """What the serving cost model needs of a model: weights, KV memory and FLOPs of every decoder layer.
 
 Bytes and FLOPs follow from a `ModelSpec`: layers may differ (dense ones before a mixture of experts), KV memory is
-that of the attention's kind (latent attention caches latents, a sliding window its last tokens), shared
-experts are read by every token.
+that of the attention's kind (latent attention caches latents, a sliding window its last tokens, linear attention
+a state), shared experts are read by every token.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class ModelInfo:
     ) -> ModelInfo:
         """Return a model stored at so many bytes a parameter; hidden states are passed on in 16 bits."""
         kinds, params, width = spec.kinds[1:-1], spec.params_per_layer, weight_bytes_per_param
-        ones = np.ones(len(kinds))
         table = spec.vocab_size * spec.embedding_size if spec.tied_embeddings else 0
         return cls(
             model_name=spec.name,
@@ -81,10 +80,10 @@ class ModelInfo:
             max_position_embeddings=spec.max_sequence_length or 0,
             weight_bytes=np.array(params[1:-1]) * width,
             routed_bytes=np.array([spec.routed_params(kind) for kind in kinds]) * width,
-            kv_bytes_per_token=ones * (spec.kv_elements_per_layer * kv_element_bytes),
+            kv_bytes_per_token=np.array([spec.kv_elements(kind) for kind in kinds]) * kv_element_bytes,
             flops_per_token=np.array([spec.token_flops(kind) for kind in kinds]),
-            flops_per_token_per_context=ones * spec.attention_flops(is_cached=True),
-            prefill_flops_per_token_per_context=ones * spec.attention_flops(),
+            flops_per_token_per_context=np.array([spec.attention_flops(kind, is_cached=True) for kind in kinds]),
+            prefill_flops_per_token_per_context=np.array([spec.attention_flops(kind) for kind in kinds]),
             embedding_bytes=params[0] * width,
             head_bytes=(params[-1] + table) * width,
             tied_bytes=table * width,

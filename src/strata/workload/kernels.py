@@ -42,6 +42,7 @@ class LayerKernels:
     tokens it looks back at, 0 for all.
     streamed_elements: read or written by what is no matrix product (norms, residual sums, activation functions,
     logits). routed_elements: the same of what sorts tokens by expert and back. num_kernels: launched.
+    linear: attention is linear, `window` what costs the same; no scores of all tokens are ever written.
     """
 
     products: tuple[MatrixProduct, ...]
@@ -51,3 +52,4 @@ class LayerKernels:
     streamed_elements: float
     routed_elements: float
     num_kernels: int
+    linear: bool = False

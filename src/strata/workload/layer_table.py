@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.workload.kernels import LayerKernels
 from strata.workload.layers import LayerExchanges, LayerTable
-from strata.workload.model import ModelSpec
+from strata.workload.model import ModelSpec, is_linear, is_sparse
 
 _STATISTIC_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
@@ -51,7 +51,8 @@ def layer_table(
     kernels = tuple(_kernels(spec, layer) for layer in range(len(kinds)))
     kept = {kind: s * _kept_bytes(spec, kind, element_bytes, input_bytes or element_bytes) for kind in set(kinds)}
     if spec.experts is not None and not keeps_expert_outputs:
-        kept["moe"] -= s * element_bytes * spec.experts.experts_per_token * spec.hidden_size
+        for kind in filter(is_sparse, kept):
+            kept[kind] -= s * element_bytes * spec.experts.experts_per_token * spec.hidden_size
     return LayerTable(
         kinds=kinds,
         forward_flops=np.array(flops),
@@ -68,8 +69,13 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
     """Return what splitting sequences and experts moves, and what `selective` computes again, per layer."""
     s, h, kinds = sequence_length, spec.hidden_size, spec.kinds
     block = np.array([kind not in ("embedding", "head") for kind in kinds], dtype=np.float64)
-    moe = np.array([kind == "moe" for kind in kinds], dtype=np.float64)
+    moe = np.array([is_sparse(kind) for kind in kinds], dtype=np.float64)
     head_dim = spec.head_dim if spec.latent is None else spec.latent.v_head_dim
+    widths = np.full(len(kinds), float(spec.num_heads * head_dim))
+    if spec.linear is not None:
+        widths[[is_linear(kind) for kind in kinds]] = spec.linear.values
+    kept_tokens = np.array([min(s, spec.window(i)) if is_linear(kind) else s for i, kind in enumerate(kinds)])
+    cached = kept_tokens * np.array([spec.kv_elements(kind) for kind in kinds])
     matrices = np.array([s * spec.token_flops(kind) for kind in kinds])
     experts = spec.experts
     per_token, width, stored = 0, 0, 0
@@ -84,8 +90,8 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
         expanded = spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
     activated = np.where(moe > 0, routed, float(spec.intermediate_size))
     return LayerExchanges(
-        kv_bytes=block * (s * spec.kv_elements_per_layer * element_bytes),
-        query_bytes=block * (s * spec.num_heads * head_dim * element_bytes),
+        kv_bytes=block * cached * element_bytes,
+        query_bytes=block * (s * widths * element_bytes),
         attention_flops=block * (np.array(flops) - matrices),
         expert_params=moe * float(stored),
         routed_bytes=moe * (s * per_token * h * element_bytes),
@@ -104,7 +110,7 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     if kind == "head":
         streamed = 2.0 * h + _LOGIT_ELEMENTS * spec.vocab_size
         return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products))
-    moe = spec.experts if kind == "moe" else None
+    moe = spec.experts if is_sparse(kind) else None
     width, routed = spec.intermediate_size, 0.0
     if moe is not None:
         width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
@@ -113,11 +119,16 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
     # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
     streamed = 2.0 * spec.norms_per_layer * h + 2 * 3.0 * h + (3.0 if spec.gated_mlp else 2.0) * width
-    queries_and_keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-    streamed += (4.0 if spec.qk_norm_params else 2.0) * queries_and_keys
+    heads = spec.num_heads
+    if spec.linear is not None and is_linear(kind):
+        heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
+    else:
+        queries_and_keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+        streamed += (4.0 if spec.qk_norm_params else 2.0) * queries_and_keys
+        streamed += 3.0 * spec.num_heads * spec.head_dim if spec.gated_attention else 0.0
     return LayerKernels(
-        products, spec.attention_flops(), spec.window(layer), spec.num_heads, streamed, routed,
-        _SMALL_KERNELS + len(products),
+        products, spec.attention_flops(kind), spec.window(layer), heads, streamed, routed,
+        _SMALL_KERNELS + len(products), is_linear(kind),
     )  # fmt: skip
 
 
@@ -128,7 +139,7 @@ def _flops(spec: ModelSpec, kind: str, sequence_length: int, window: int) -> flo
     half above the diagonal is not.
     """
     s = sequence_length
-    attention = 0.0 if kind in ("embedding", "head") else spec.attention_flops()
+    attention = 0.0 if kind in ("embedding", "head") else spec.attention_flops(kind)
     return s * spec.token_flops(kind) + s * min(s, window) * attention
 
 
@@ -145,10 +156,12 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     if kind == "head":
         inputs = (h if spec.final_norm else 0) + e + (h if e != h else 0)
         return element_bytes * inputs + _STATISTIC_BYTES * spec.vocab_size
-    moe = spec.experts if kind == "moe" else None
-    attended, statistics = spec.num_heads * spec.head_dim, spec.num_heads
+    moe = spec.experts if is_sparse(kind) else None
+    attended, statistics, kept = spec.num_heads * spec.head_dim, spec.num_heads, _attention_elements(spec)
+    if spec.linear is not None and is_linear(kind):
+        attended, statistics, kept = spec.linear.values, 2 * spec.linear.value_heads, spec.linear.kept_elements
     read, width = 2 * h, spec.intermediate_size
-    elements = spec.norms_per_layer * h + _attention_elements(spec) + attended
+    elements = spec.norms_per_layer * h + kept + attended
     if moe is not None:
         # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
         width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
@@ -166,4 +179,5 @@ def _attention_elements(spec: ModelSpec) -> int:
         latents = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
         return latents + a * (2 * mla.qk_head_dim + mla.v_head_dim)
     queries_and_keys = (a + spec.num_kv_heads) * spec.head_dim
-    return queries_and_keys * (2 if spec.qk_norm_params else 1) + spec.num_kv_heads * spec.head_dim
+    gates = 2 * a * spec.head_dim if spec.gated_attention else 0  # the gate, and the output that it multiplied
+    return queries_and_keys * (2 if spec.qk_norm_params else 1) + spec.num_kv_heads * spec.head_dim + gates

@@ -11,17 +11,24 @@ from functools import cached_property
 
 from strata.decision import UNHASHED, Trust
 from strata.workload.kernels import MatrixProduct
+from strata.workload.linear_attention import LinearAttention
 
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1). `q_lora_rank` None: queries direct."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1). `q_lora_rank` None: queries direct.
+
+    index_heads, index_head_dim: of the small attention that chooses which tokens to look at (DeepSeek-V3.2); 0:
+    all are looked at.
+    """
 
     q_lora_rank: int | None
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+    index_heads: int = 0
+    index_head_dim: int = 0
 
     @property
     def qk_head_dim(self) -> int:
@@ -48,6 +55,16 @@ class Experts:
     groups: tuple[int, int] = (1, 1)
 
 
+def is_sparse(kind: str) -> bool:
+    """Return whether a kind of layer has experts."""
+    return kind.endswith("moe")
+
+
+def is_linear(kind: str) -> bool:
+    """Return whether a kind of layer has linear attention."""
+    return kind.startswith("linear")
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """The shape of a decoder-only transformer.
@@ -57,9 +74,12 @@ class ModelSpec:
     max_sequence_length: what the position table allows; None where positions are computed.
     context_limit: tokens that the model takes according to its config; None where that says nothing. It decides no
     plan, only what launch scripts allow.
-    norms_per_layer: norms over the hidden state in one block; qk_norm_params: of the norms on queries and keys.
+    norms_per_layer: norms over the hidden state in one block; norm_params: whether they hold any (OLMo's do not);
+    qk_norm_params: of the norms on queries and keys.
     embedding_norm: one more after the embedding (BLOOM). attention_sinks: one number a head (gpt-oss).
+    gated_attention: attention's output is multiplied by a gate as wide (Qwen3-Next).
     windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
+    linear: of the blocks that keep a state in place of a cache.
     notes: what a reader of the figures should know.
     """
 
@@ -81,6 +101,7 @@ class ModelSpec:
     norms_per_layer: int = 2
     final_norm: bool = True
     norm_bias: bool = False
+    norm_params: bool = True
     qk_norm_params: int = 0
     qkv_bias: bool = False
     output_bias: bool = False
@@ -88,15 +109,17 @@ class ModelSpec:
     head_bias: bool = False
     embedding_norm: bool = False
     attention_sinks: bool = False
+    gated_attention: bool = False
     windows: tuple[int, ...] = ()
     latent: LatentAttention | None = None
+    linear: LinearAttention | None = None
     experts: Experts | None = None
     trust: Trust = Trust.ANALYTIC
     notes: tuple[str, ...] = ()
 
     @property
     def attention(self) -> str:
-        """One of mha, gqa, mqa, mla."""
+        """One of mha, gqa, mqa, mla; of the blocks that attend."""
         if self.latent is not None:
             return "mla"
         if self.num_kv_heads == self.num_heads:
@@ -105,8 +128,8 @@ class ModelSpec:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each layer: embedding, then dense or moe, then head."""
-        return ("embedding", *("moe" if self._is_sparse(i) else "dense" for i in range(self.num_layers)), "head")
+        """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, then head."""
+        return ("embedding", *(self._kind(i) for i in range(self.num_layers)), "head")
 
     @cached_property
     def params_per_layer(self) -> tuple[int, ...]:
@@ -132,50 +155,70 @@ class ModelSpec:
         return sum(self.active_params_per_layer)
 
     def kv_bytes_per_token(self, element_bytes: float = 2) -> float:
-        """Return the bytes all layers together cache for one token, as long as no window is full."""
-        return self.num_layers * self.kv_elements_per_layer * element_bytes
+        """Return the bytes all layers together cache for one token, as long as no window is full.
+
+        What linear attention keeps is none of it: `state_bytes`.
+        """
+        attending = sum(not is_linear(kind) for kind in self.kinds[1:-1])
+        return attending * self.kv_elements("dense") * element_bytes
+
+    def state_bytes(self, element_bytes: float = 2) -> float:
+        """Return the bytes that all blocks of linear attention keep for a sequence of any length."""
+        return 0.0 if self.linear is None else len(self.linear.layers) * self.linear.state_elements * element_bytes
 
     def window(self, layer: int) -> int:
-        """Return the tokens that a layer of `kinds` looks back at, 0 for all: those of embedding and head too."""
+        """Return the tokens that a layer of `kinds` looks back at, 0 for all: those of embedding and head too.
+
+        Of linear attention: as many as cost the same.
+        """
+        if self.linear is not None and is_linear(self.kinds[layer]):
+            return self.linear.window
         return self.windows[layer - 1] if self.windows and 0 < layer <= self.num_layers else 0
 
-    @property
-    def kv_elements_per_layer(self) -> int:
-        """Numbers one block caches for one token: keys and values, or the latent of both."""
+    def kv_elements(self, kind: str) -> float:
+        """Return how many numbers a block caches for one token in its window: keys and values, or the latent of
+        both; of linear attention its state, spread over the window.
+        """
+        if self.linear is not None and is_linear(kind):
+            return self.linear.state_elements / self.linear.window
         if self.latent is not None:
-            return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
+            return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim + self.latent.index_head_dim
         return 2 * self.num_kv_heads * self.head_dim
 
     def token_flops(self, kind: str) -> float:
         """Return the forward FLOPs of one token in a layer: 2 per active matrix element."""
         return 2.0 * self._matrices(kind, active=True)
 
-    def attention_flops(self, *, is_cached: bool = False) -> float:
-        """Return the FLOPs of one token's attention to one other in one block.
+    def attention_flops(self, kind: str = "dense", *, is_cached: bool = False) -> float:
+        """Return the FLOPs of one token's attention to one other in a block of a kind.
 
         is_cached: the other's keys and values are read from the cache. Latents are then not expanded: their
         projections are absorbed into query and output, which takes as many FLOPs a token, but attention works
         on latents (arXiv 2405.04434 §2.1.2).
         """
+        if self.linear is not None and is_linear(kind):
+            return self.linear.pair_flops
         if self.latent is None:
             return 2.0 * 2 * self.num_heads * self.head_dim
         mla = self.latent
+        index = 2.0 * mla.index_heads * mla.index_head_dim
         if is_cached:
-            return 2.0 * self.num_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
-        return 2.0 * self.num_heads * (mla.qk_head_dim + mla.v_head_dim)
+            return 2.0 * self.num_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim) + index
+        return 2.0 * self.num_heads * (mla.qk_head_dim + mla.v_head_dim) + index
 
     def routed_params(self, kind: str) -> int:
         """Return the parameters of all routed experts of a layer; shared ones are not among them."""
-        if kind != "moe" or self.experts is None:
+        if not is_sparse(kind) or self.experts is None:
             return 0
         return sum(product.params for product in self._feed_forward(self.experts.intermediate_size, self.experts))
 
-    def _is_sparse(self, layer: int) -> bool:
-        return self.experts is not None and layer not in self.experts.dense_layers
+    def _kind(self, layer: int) -> str:
+        mlp = "dense" if self.experts is None or layer in self.experts.dense_layers else "moe"
+        return mlp if self.linear is None or layer not in self.linear.layers else f"linear-{mlp}"
 
     @property
     def _norm(self) -> int:
-        return self.hidden_size * (2 if self.norm_bias else 1)
+        return self.hidden_size * (2 if self.norm_bias else 1) if self.norm_params else 0
 
     def products(self, kind: str) -> tuple[MatrixProduct, ...]:
         """Return the matrix products of a layer, in the order they run; a tied head's is the embedding's."""
@@ -185,6 +228,8 @@ class ModelSpec:
         if kind == "head":
             head = MatrixProduct(e, self.vocab_size, "outputs")
             return (head,) if e == h else (MatrixProduct(h, e, "none"), head)
+        if self.linear is not None and is_linear(kind):
+            return self.linear.products(h) + self._mlp_products(kind)
         return self._attention_products + self._mlp_products(kind)
 
     def _matrices(self, kind: str, *, active: bool) -> int:
@@ -199,8 +244,11 @@ class ModelSpec:
             norm = self._norm if self.final_norm else 0
             bias = self.vocab_size if self.head_bias else 0
             return norm + self._matrices(kind, active=active) + bias - (table if self.tied_embeddings else 0)
-        norms = self.norms_per_layer * self._norm + self.qk_norm_params
-        vectors = norms + self._attention_vectors + self._mlp_vectors(kind, active=active)
+        vectors = self.norms_per_layer * self._norm + self._mlp_vectors(kind, active=active)
+        if self.linear is not None and is_linear(kind):
+            vectors += self.linear.vectors
+        else:
+            vectors += self.qk_norm_params + self._attention_vectors
         return vectors + self._matrices(kind, active=active)
 
     @property
@@ -208,14 +256,21 @@ class ModelSpec:
         h, a, mla = self.hidden_size, self.num_heads, self.latent
         if mla is None:
             inner = a * self.head_dim
-            together = MatrixProduct(h, inner + 2 * self.num_kv_heads * self.head_dim, "outputs")
+            queries = 2 * inner if self.gated_attention else inner
+            together = MatrixProduct(h, queries + 2 * self.num_kv_heads * self.head_dim, "outputs")
             return (together, MatrixProduct(inner, h, "inputs"))
         rank = mla.q_lora_rank
+        of_index = (
+            MatrixProduct(h if rank is None else rank, mla.index_heads * mla.index_head_dim, "none"),
+            MatrixProduct(h, mla.index_head_dim, "none"),
+            MatrixProduct(h, mla.index_heads, "none"),
+        )
         return (
             *(() if rank is None else (MatrixProduct(h, rank, "none"),)),
             MatrixProduct(h if rank is None else rank, a * mla.qk_head_dim, "outputs"),
             MatrixProduct(h, mla.kv_lora_rank + mla.qk_rope_head_dim, "none"),
             MatrixProduct(mla.kv_lora_rank, a * (mla.qk_nope_head_dim + mla.v_head_dim), "outputs"),
+            *(of_index if mla.index_heads else ()),
             MatrixProduct(a * mla.v_head_dim, h, "inputs"),
         )
 
@@ -226,11 +281,12 @@ class ModelSpec:
         if self.latent is None:
             return bias + ((self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0)
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
+        bias += 2 * self.latent.index_head_dim  # a layer norm
         return bias + ranks + (ranks + self.latent.qk_rope_head_dim if self.qkv_bias else 0)
 
     def _mlp_products(self, kind: str) -> tuple[MatrixProduct, ...]:
         moe = self.experts
-        if kind == "dense" or moe is None:
+        if not is_sparse(kind) or moe is None:
             return self._feed_forward(self.intermediate_size)
         router = MatrixProduct(self.hidden_size, moe.num_experts + (1 if moe.shared_gate else 0), "none")
         shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else ()
@@ -246,7 +302,7 @@ class ModelSpec:
 
     def _mlp_vectors(self, kind: str, *, active: bool) -> int:
         """Biases of a dense MLP, or of experts and their router."""
-        if kind == "moe" and self.experts is not None:
+        if is_sparse(kind) and self.experts is not None:
             moe = self.experts
             routed = moe.experts_per_token if active else moe.num_experts
             return moe.num_experts + routed * self._biases(moe.intermediate_size) if moe.bias else 0

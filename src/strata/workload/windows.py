@@ -1,7 +1,8 @@
 """How far each block of a model looks back: sliding windows and chunks, as its config says or its family has it.
 
 Sources: `layer_types` and the configuration classes of Hugging Face transformers (mistral, qwen2, gemma2, gemma3,
-phi3, gpt_oss, llama4). GPT-Neo's local attention is left out: no implementation of it saves work or memory.
+phi3, gpt_oss, llama4, cohere2, olmo3, exaone4). GPT-Neo's local attention is left out: no implementation of it
+saves work or memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from strata.workload.config_keys import ConfigKeys
 from strata.workload.families import Sliding
 
 _SLIDES: Final = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
-_GEMMA3_PATTERN: Final = 6
+_PATTERNS: Final = {"three-of-four": 4, "five-of-six": 6}
 _LLAMA4_PATTERN: Final = 4
 
 
@@ -52,8 +53,10 @@ def _listed(keys: ConfigKeys, layers: int, *, chunks: bool) -> list[bool] | None
 def _slides(keys: ConfigKeys, pattern: Sliding, layer: int) -> bool:
     if pattern == "even":
         return layer % 2 == 0
-    if pattern == "five-of-six":
-        return (layer + 1) % keys.size("sliding_window_pattern", _GEMMA3_PATTERN) != 0
+    if pattern in _PATTERNS:
+        written = keys.data.get("sliding_window_pattern")  # EXAONE 4 writes LLLG: three local blocks, a global one
+        every = len(written) if isinstance(written, str) and written else None
+        return (layer + 1) % (every or keys.size("sliding_window_pattern", _PATTERNS[pattern])) != 0
     if pattern == "upper":
         return layer >= keys.size("max_window_layers", least=0)
     if pattern == "chunks":

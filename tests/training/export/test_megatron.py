@@ -220,6 +220,18 @@ LLAMA = {
             | {"--moe-token-dispatcher-type": "alltoall", "--moe-layer-freq": "[0]*3+[1]*5"},
             id="latent-attention-and-dense-layers-first",
         ),
+        pytest.param(
+            "qwen3-next-80b-a3b",
+            {**LLAMA, "--vocab-size": "151936", "--kv-channels": "256", "--qk-layernorm": ""}
+            | {"--attention-output-gate": "", "--experimental-attention-variant": "gated_delta_net"}
+            | {"--linear-attention-freq": "[1]*3+[0]*1+[1]*3+[0]*1", "--linear-conv-kernel-dim": "4"}
+            | {"--linear-key-head-dim": "128", "--linear-value-head-dim": "128"}
+            | {"--linear-num-key-heads": "16", "--linear-num-value-heads": "32"}
+            | {"--num-experts": "512", "--moe-router-topk": "10", "--moe-ffn-hidden-size": "512"}
+            | {"--moe-shared-expert-intermediate-size": "512", "--moe-shared-expert-gate": ""}
+            | {"--moe-token-dispatcher-type": "alltoall", "--moe-layer-freq": "[1]*8"},
+            id="linear-attention",
+        ),
     ],
 )
 def test_the_model_is_the_one_that_was_planned(name, expected):

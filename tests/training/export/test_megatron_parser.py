@@ -30,7 +30,7 @@ def freq(text):
     return eval(text)
 
 
-TYPES = {"int": int, "float": float, "str": str, "moe_freq_type": freq}
+TYPES = {"int": int, "float": float, "str": str, "moe_freq_type": freq, "la_freq_type": freq}
 
 
 SEVERAL = {"--cp-comm-type", "--recompute-modules"}
@@ -106,8 +106,11 @@ def check(given, world_size):
     if (virtual or 1) > 1:
         assert stages > 1
         assert given.global_batch_size // (given.micro_batch_size * copies) % stages == 0
-    if given.num_experts:
-        assert len(given.moe_layer_freq) == given.num_layers
+    for pattern in (given.moe_layer_freq if given.num_experts else None, given.linear_attention_freq):
+        assert pattern is None or len(pattern) == given.num_layers
+    if given.experimental_attention_variant == "gated_delta_net":
+        assert given.linear_attention_freq
+        assert given.linear_num_value_heads % given.linear_num_key_heads == 0
 
 
 def planned(name, *, batch=32, sequence=1024, **more):
@@ -172,6 +175,7 @@ CASES = {
     "gpt-neox": (plan(23, 23), planned("gpt-neox-20b")),
     "moe": (plan(25, 25), planned("qwen3-30b-a3b")),
     "moe-shared": (plan(25, 25), shared_gate(planned("qwen3-30b-a3b"))),
+    "linear": (plan(25, 25), planned("qwen3-next-80b-a3b")),
     "latent": (plan(32, 31), planned("deepseek-v3", sequence=4096)),
     "fp32": (plan(7, 7), planned("gpt2", precision="fp32")),
 }

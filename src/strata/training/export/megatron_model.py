@@ -37,6 +37,16 @@ def model_arguments(model: PlannedModel, num_layers: int) -> Iterator[str]:
         yield f"--qk-head-dim {model.latent.qk_nope_head_dim}"
         yield f"--qk-pos-emb-head-dim {model.latent.qk_rope_head_dim}"
         yield f"--v-head-dim {model.latent.v_head_dim}"
+    if model.gated_attention:
+        yield "--attention-output-gate"
+    if model.linear is not None:
+        yield "--experimental-attention-variant gated_delta_net"
+        yield f"--linear-attention-freq {_pattern(set(model.linear.layers), num_layers)}"
+        yield f"--linear-conv-kernel-dim {model.linear.kernel}"
+        yield f"--linear-key-head-dim {model.linear.key_head_dim}"
+        yield f"--linear-value-head-dim {model.linear.value_head_dim}"
+        yield f"--linear-num-key-heads {model.linear.key_heads}"
+        yield f"--linear-num-value-heads {model.linear.value_heads}"
     if model.experts is not None:
         yield f"--num-experts {model.experts.num_experts}"
         yield f"--moe-router-topk {model.experts.experts_per_token}"
@@ -45,9 +55,13 @@ def model_arguments(model: PlannedModel, num_layers: int) -> Iterator[str]:
             yield f"--moe-shared-expert-intermediate-size {model.experts.shared_ffn_hidden_size}"
         if model.experts.shared_gate:
             yield "--moe-shared-expert-gate"
-        dense = set(model.experts.dense_layers)
-        runs = groupby(int(layer not in dense) for layer in range(num_layers))
-        yield f"--moe-layer-freq {'+'.join(f'[{sparse}]*{len(list(run))}' for sparse, run in runs)}"
+        sparse = set(range(num_layers)).difference(model.experts.dense_layers)
+        yield f"--moe-layer-freq {_pattern(sparse, num_layers)}"
+
+
+def _pattern(layers: set[int], num_layers: int) -> str:
+    runs = groupby(int(layer in layers) for layer in range(num_layers))
+    return "+".join(f"[{chosen}]*{len(list(run))}" for chosen, run in runs)
 
 
 def missing(model: PlannedModel) -> Iterator[str]:
@@ -62,15 +76,25 @@ def missing(model: PlannedModel) -> Iterator[str]:
         yield f"{model.model_type} {_OTHERWISE[model.model_type]}"
     if model.norms_per_layer != 2:
         yield f"{model.model_type} has {model.norms_per_layer} norms a layer, and Megatron's layers have 2"
+    if model.latent is not None and model.latent.index_heads:
+        yield f"{model.model_type} chooses the tokens to attend to, which is not among these arguments"
     if model.output_bias != model.mlp_bias or (model.mlp_bias and not model.qkv_bias):
         yield "some projections have biases and others none, and Megatron has them in all or in none"
 
 
 _GEGLU: Final = "has the activation GeGLU, not Megatron's"
+_BESIDE: Final = "gives attention and MLP the same input, and Megatron one after the other"
+_NORMS_AFTER: Final = "has norms after attention and MLP, and Megatron before them"
+_ABOUT_ONE: Final = "has norms of weights about one (--apply-layernorm-1p)"
 _OTHERWISE: Final = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEGLU),
     "opt": "has the activation ReLU, not Megatron's",
     "gpt_neo": "attends to a window in every other layer (--window-size, --window-attn-skip-freq)",
-    "gpt_neox": "gives attention and MLP the same input, and Megatron one after the other",
+    **dict.fromkeys(("gpt_neox", "gptj", "phi", "cohere", "cohere2"), _BESIDE),
+    **dict.fromkeys(("olmo2", "olmo3", "flex_olmo", "exaone4"), _NORMS_AFTER),
+    **dict.fromkeys(("nemotron", "arcee"), "has the activation squared ReLU (--squared-relu)"),
+    "olmo": "has norms without parameters, not Megatron's",
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _ABOUT_ONE),
+    "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
 }
 """What families of models do that the arguments above do not say."""

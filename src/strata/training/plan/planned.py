@@ -12,6 +12,7 @@ from pydantic import Field
 from strata.files import FileModel
 from strata.fleet.fleet import Domain, Fleet
 from strata.workload.job import Objective, TrainingJob
+from strata.workload.linear_attention import LinearAttention
 from strata.workload.model import ModelSpec
 from strata.workload.software_schema import SoftwareEntry, software_entry
 
@@ -71,6 +72,24 @@ class PlannedLatentAttention(FileModel):
     qk_nope_head_dim: Count
     qk_rope_head_dim: Count
     v_head_dim: Count
+    index_heads: Index = 0
+    index_head_dim: Index = 0
+
+
+class PlannedLinearAttention(FileModel):
+    """Gated DeltaNet in `layers`, without the embedding counted from 0."""
+
+    key_heads: Count
+    value_heads: Count
+    key_head_dim: Count
+    value_head_dim: Count
+    kernel: Count
+    layers: list[Index]
+
+    @classmethod
+    def of(cls, linear: LinearAttention) -> Self:
+        """Return the same of a model's."""
+        return cls(**asdict(linear) | {"layers": sorted(linear.layers)})
 
 
 class PlannedModel(FileModel):
@@ -90,11 +109,13 @@ class PlannedModel(FileModel):
     mlp_bias: bool
     latent: PlannedLatentAttention | None
     experts: PlannedExperts | None
+    gated_attention: bool = False
+    linear: PlannedLinearAttention | None = None
 
     @classmethod
     def of(cls, spec: ModelSpec) -> Self:
         """Return the facts of a model."""
-        moe, latent = spec.experts, spec.latent
+        moe, latent, linear = spec.experts, spec.latent, spec.linear
         return cls(
             model_type=spec.model_type,
             vocab_size=spec.vocab_size,
@@ -119,6 +140,8 @@ class PlannedModel(FileModel):
             )
             if moe
             else None,
+            gated_attention=spec.gated_attention,
+            linear=PlannedLinearAttention.of(linear) if linear else None,
         )
 
 

@@ -79,6 +79,21 @@ def test_no_branch_is_ruled_out_for_which_a_plan_can_be_built(seed):
                     assert not any(isinstance(plan, TrainingPlan) for plan in built)
 
 
+@pytest.mark.parametrize(
+    ("params", "large"),
+    [
+        ([9, 5, 5, 5, 5, 9], [1, 2, 3, 4]),
+        ([9, 5, 5, 4.9, 5, 9], [1, 2, 3, 4]),  # was: three of them, so that memory ruled out too little
+        ([6, 1, 5, 5, 5, 6], [2, 3, 4]),
+        ([4, 6, 5, 4, 2, 3], [1, 2, 3]),
+    ],
+)
+def test_bounds_on_memory_take_blocks_that_differ_little_together(params, large):
+    table = replace(layers(4), params=np.array(params) * 1e8)
+    problem = Problem.of(fleet(domain("a")), job(table))
+    assert problem.large_layers.tolist() == large
+
+
 def test_interleaved_chunks_may_beat_the_bound_of_plain_schedules():
     problem = Problem.of(fleet(domain("a", 4, per_node=4)), job(layers(8), batch=4, schedules=tuple(Schedule)))
     space = ChainSpace(problem, (0,))

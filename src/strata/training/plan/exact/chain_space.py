@@ -237,7 +237,7 @@ class ChainSpace:
         )  # fmt: skip
 
     def may_fit(self, config: ParallelConfig, stages: Ints) -> Bools:
-        """Whether memory could hold the model's like layers on so many stages of the largest devices.
+        """Whether memory could hold the model's large layers on so many stages of the largest devices.
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
         """
@@ -252,12 +252,12 @@ class ChainSpace:
                 most = np.maximum(most, np.floor(self._most_layers(full, largest_bytes)[0]))
             held[key] = np.concatenate([[0], np.cumsum(most)])
         layers = len(self.problem.job.layers)
-        return np.asarray(held[key][np.minimum(stages, layers)] >= self._like_layers[1])
+        return np.asarray(held[key][np.minimum(stages, layers)] >= len(self.problem.large_layers))
 
     def _again(self, config: ParallelConfig, stages: Ints) -> Floats:
         """Return by which share of a microbatch's work at least so many stages recompute some of their layers.
 
-        A stage of n like layers that holds j microbatches of what they keep, each a, with room for F layers so:
+        A stage of n large layers that holds j microbatches of what they keep, each a, with room for F layers so:
         recomputing frees j d each, so of n layers (n - F) (state + j a) / (j d) >= n - floor(F) are recomputed.
         """
         if not self.problem.recomputes_some(config):
@@ -265,10 +265,10 @@ class ChainSpace:
         largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
         known, key = self.problem.recomputed_layers, (largest_bytes, config.work, config.data_parallel)
         if key not in known:
-            (most, each), (group, count) = self._most_layers(config, largest_bytes), self._like_layers
-            over = [np.maximum(0.0, count - np.cumsum(layers)) for layers in (np.floor(most), most)]
+            (most, each), large = self._most_layers(config, largest_bytes), self.problem.large_layers
+            over = [np.maximum(0.0, len(large) - np.cumsum(layers)) for layers in (np.floor(most), most)]
             share = [
-                (more[group + 1] - more[group]) / layers.work[-1]
+                (more[large + 1] - more[large]).min() / layers.work[-1]
                 for domain in self.problem.of_each_kind
                 if (layers := self.problem.layers(domain, config)) is not None
                 for more in [self.problem.again_s(domain, config)]
@@ -278,28 +278,24 @@ class ChainSpace:
         return np.asarray(known[key][np.minimum(stages, len(self.problem.job.layers))])
 
     def _most_layers(self, config: ParallelConfig, limit_bytes: float) -> tuple[Floats, Floats]:
-        """Return how many like layers the last stage, the one before it, … could hold, in fractions, and how many
+        """Return how many large layers the last stage, the one before it, … could hold, in fractions, and how many
         must be recomputed for one more (see `_again`) [L]."""
-        job, (group, _) = self.problem.job, self._like_layers
+        job, large = self.problem.job, self.problem.large_layers
         shape = StageShape(
             config.tensor_parallel, config.data_parallel * config.context_parallel, config.microbatch_size,
             config.recompute, max(job.zero_stages), in_flight=1, holds_outer=config.holds_outer,
             context_parallel=config.context_parallel, expert_parallel=config.expert_parallel,
         )  # fmt: skip
-        state = float(layer_state_bytes(job, shape)[group])
-        kept = float(kept_bytes(job.layers, config.recompute)[group]) * shape.samples
+        state = float(layer_state_bytes(job, shape)[large].min())
+        kept = float(kept_bytes(job.layers, config.recompute)[large].min()) * shape.samples
         # What ZeRO-3 has whole is left out: a lower stage may be chosen.
-        again = float(transient_bytes(job, replace(shape, zero_stage=0))[group])
+        again = float(transient_bytes(job, replace(shape, zero_stage=0))[large].min())
         room = limit_bytes - FIXED_BYTES - again
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
         most = np.maximum(0.0, room / (state + in_flight * kept) * (1 + 1e-9))
-        freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[group]) * shape.samples
+        freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[large].max()) * shape.samples
         # Where recomputing frees nothing, `most` alone says how many stay beyond it.
         return most, (state / in_flight + kept) / freed if freed > 0 else np.zeros(len(in_flight))
-
-    @property
-    def _like_layers(self) -> tuple[int, int]:
-        return self.problem.like_layers
 
     def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""

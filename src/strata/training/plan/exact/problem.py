@@ -34,9 +34,9 @@ SPLITS: Final = 512
 """Rows of stages whose layer splits are kept: each has tables of its stages, most of them those of others."""
 
 INSIDE_DOMAINS: Final = (
-    "kinds", "_kinds_first", "of_each_kind", "alike", "representatives", "like_layers", "splitting", "_space",
-    "_compute_costs", "_any_splits", "stage_times", "held_layers", "recomputed_layers", "gradient_sums",
-    "run_ends", "_layer_runs", "_recomputing",
+    "kinds", "_kinds_first", "of_each_kind", "alike", "representatives", "like_layers", "large_layers",
+    "splitting", "_space", "_compute_costs", "_any_splits", "stage_times", "held_layers", "recomputed_layers",
+    "gradient_sums", "run_ends", "_layer_runs", "_recomputing",
 )  # fmt: skip
 """What of a problem does not depend on the links between its domains."""
 
@@ -126,14 +126,27 @@ class Problem:
         return Recent.of_tables(len(self.job.layers))
 
     @cached_property
-    def like_layers(self) -> tuple[int, int]:
-        """The largest group of layers that are alike: the position of one, and how many there are."""
+    def like_layers(self) -> Ints:
+        """Positions of the largest group of layers that are alike."""
         layers = self.job.layers
         each = layers.params, layers.activation_bytes, layers.checkpoint_bytes, layers.exchanges.expert_params
-        rows = np.stack(each, axis=1)
-        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-        largest = int(np.argmax(counts * layers.params[first]))
-        return int(first[largest]), int(counts[largest])
+        _, first, group, counts = np.unique(
+            np.stack(each, axis=1), axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        return np.flatnonzero(group.reshape(-1) == np.argmax(counts * layers.params[first]))
+
+    @cached_property
+    def large_layers(self) -> Ints:
+        """Positions of layers that bounds on memory take for the smallest of them, each, so that they hold most:
+        all blocks where they differ little, all but the dense ones of most mixtures."""
+        layers = self.job.layers
+        blocks = np.flatnonzero([kind not in ("embedding", "head") for kind in layers.kinds])
+        large = blocks[np.argsort(-layers.params[blocks], kind="stable")]
+        held = np.arange(1, len(blocks) + 1) * layers.params[large]
+        like = self.like_layers
+        if held.max(initial=0.0) <= len(like) * layers.params[like[0]]:
+            return like
+        return np.sort(large[: held.argmax() + 1])
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
@@ -310,7 +323,7 @@ class Problem:
 
     @cached_property
     def _space(self) -> ConfigSpace:
-        return ConfigSpace(self.fleet, self.job, self.splitting, self.modes, self.like_layers[1])
+        return ConfigSpace(self.fleet, self.job, self.splitting, self.modes, len(self.like_layers))
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:

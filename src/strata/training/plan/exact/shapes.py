@@ -281,20 +281,20 @@ class Shapes:
         return shapes, np.flatnonzero(fits)
 
     def _may_fit(self, shapes: _Whole, common: CommonConfig, limit_bytes: float) -> Bools:
-        """Whether memory could hold the model's like layers: `ChainSpace.may_fit` of all shapes at once."""
+        """Whether memory could hold the model's large layers: `ChainSpace.may_fit` of all shapes at once."""
         most = self._most_layers(shapes, common, limit_bytes)
         if self.problem.recomputes_some(common):
             full = replace(common, recompute=Recompute.FULL)
             most = np.maximum(most, self._most_layers(shapes, full, limit_bytes))
         depth = np.arange(1, most.shape[1] + 1)
         return np.asarray(
-            np.where(depth <= shapes.total[:, None], most, 0).sum(axis=1) >= self.problem.like_layers[1]
+            np.where(depth <= shapes.total[:, None], most, 0).sum(axis=1) >= len(self.problem.large_layers)
         )
 
     def _most_layers(self, shapes: _Whole, common: CommonConfig, limit_bytes: float) -> Floats:
-        """Return how many like layers the last stage, the one before it, … of each shape could hold."""
-        job, (group, _) = self.problem.job, self.problem.like_layers
-        kept = float(kept_bytes(job.layers, common.recompute)[group]) * common.microbatch_size / shapes.ranks
+        """Return how many large layers the last stage, the one before it, … of each shape could hold."""
+        job, large = self.problem.job, self.problem.large_layers
+        kept = float(kept_bytes(job.layers, common.recompute)[large].min()) * common.microbatch_size / shapes.ranks
         count = -(-job.global_batch // (common.microbatch_size * shapes.data_parallel))
         in_flight = np.minimum(np.arange(1, int(shapes.total.max(initial=0)) + 1), count[:, None])
         room = limit_bytes - FIXED_BYTES - self._again_bytes(common)[shapes.way]
@@ -302,10 +302,10 @@ class Shapes:
         return np.asarray(np.maximum(0.0, most))
 
     def _again_bytes(self, common: CommonConfig) -> Floats:
-        """Return what is there only while a stage works on a like layer, in each way to split it [ways]."""
+        """Return what is there only while a stage works on a large layer, in each way to split it [ways]."""
         key = common.microbatch_size, common.recompute, common.expert_parallel
         if key not in self._transient:
-            group, _ = self.problem.like_layers
+            large = self.problem.large_layers
             each = [
                 StageShape(
                     tensor_parallel, 1, common.microbatch_size, common.recompute, zero_stage=0, in_flight=1,
@@ -313,11 +313,13 @@ class Shapes:
                 )
                 for tensor_parallel, context_parallel in self._ways
             ]  # fmt: skip
-            self._transient[key] = np.array([transient_bytes(self.problem.job, shape)[group] for shape in each])
+            self._transient[key] = np.array(
+                [transient_bytes(self.problem.job, shape)[large].min() for shape in each]
+            )
         return self._transient[key]
 
-    def _state_bytes(self, config: ParallelConfig, layer: int) -> float:
-        """Return what a layer's weights, gradients and optimizer take a device."""
+    def _state_bytes(self, config: ParallelConfig) -> float:
+        """Return what a large layer's weights, gradients and optimizer take a device at least."""
         job, shards = self.problem.job, config.data_parallel * config.context_parallel
         key = (config.tensor_parallel, shards, config.expert_parallel, config.holds_outer)
         if key not in self._states:
@@ -325,7 +327,7 @@ class Shapes:
                 config.tensor_parallel, shards, 1, config.recompute, max(job.zero_stages), in_flight=1,
                 holds_outer=config.holds_outer, expert_parallel=config.expert_parallel,
             )  # fmt: skip
-            self._states[key] = float(layer_state_bytes(job, shape)[layer])
+            self._states[key] = float(layer_state_bytes(job, shape)[self.problem.large_layers].min())
         return self._states[key]
 
     @cached_property
@@ -369,7 +371,7 @@ class Shapes:
             first.setdefault((*ways[row], configs[row].data_parallel, *stages[row].tolist()), row)
         rows = list(first.values())
         picked, number = tuple(configs[row] for row in rows), {way: at for at, way in enumerate(self._ways)}
-        held = [self._state_bytes(config, problem.like_layers[0]) for config in picked]
+        held = [self._state_bytes(config) for config in picked]
         return _Whole(
             picked, stages[rows], np.array([number[ways[row]] for row in rows], dtype=np.int64), np.array(held)
         )

@@ -1,0 +1,87 @@
+"""Parameters and FLOPs of every family, beside what transformers builds and runs from the same config."""
+
+import json
+
+import pytest
+
+from strata.workload.families import FAMILIES
+from strata.workload.huggingface import model_from_keys
+from strata.workload.layer_table import layer_table
+
+pytestmark = [pytest.mark.real("torch", "transformers"), pytest.mark.timeout(300)]
+
+GIVEN = {
+    "deepseek_v2": {"num_experts_per_tok": 6, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+    "dots1": {
+        "n_routed_experts": 128,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "num_experts_per_tok": 6,
+    },
+    "glm4_moe": {"head_dim": 128, "attention_bias": True, "use_qk_norm": True},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "kimi_k2": {},
+    "nemotron": {"num_key_value_heads": 8},
+    "qwen3_moe": {"head_dim": 128},
+}
+"""What a family's configuration class leaves open, or what its default does not try."""
+
+OFF = {"ernie4_5_moe": 1e-5}
+"""How far we may be off: transformers counts what corrects a router's balance as a parameter."""
+
+SMALL = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 512, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+ROUTED = {**EXPERTS, "n_routed_experts": 8, "num_key_value_heads": 8, "first_k_dense_replace": 1}
+
+
+def built(kind, more, *, device):
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = CONFIG_MAPPING[kind](**more)
+    config._attn_implementation = config._experts_implementation = "eager"
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config).eval()
+    return model, model_from_keys(json.loads(config.to_json_string(use_diff=False)), path="config.json", name=kind)
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_a_family_has_the_parameters_that_transformers_builds(kind):
+    from transformers import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {kind}")
+    model, spec = built(kind, GIVEN.get(kind, {}), device="meta")
+    assert spec.num_params == pytest.approx(sum(each.numel() for each in model.parameters()), rel=OFF.get(kind, 0))
+
+
+@pytest.mark.parametrize("length", [256, 1024])
+@pytest.mark.parametrize(
+    ("kind", "more", "off"),
+    [
+        ("llama", {}, 0),
+        ("qwen3", {}, 0),
+        ("glm4", {}, 0),
+        ("cohere2", {}, 0),
+        ("olmo2", {}, 0),
+        ("exaone4", {}, 0),
+        ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 2}, 0),
+        # Sums over heads of what the index says are no product of ours.
+        ("glm_moe_dsa", ROUTED, 0.005),
+        # torch does not count the triangular systems that chunks of linear attention are solved by.
+        ("qwen3_5_text", {}, 0.09),
+        ("qwen3_next", {**EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 64}, 0.09),
+    ],
+)
+def test_a_forward_pass_takes_the_flops_that_torch_counts(kind, more, off, length):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, spec = built(kind, {**SMALL, **more}, device="cpu")
+    tokens = torch.randint(0, 512, (1, length), generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(tokens, use_cache=False)
+    assert layer_table(spec, length).forward_flops.sum() == pytest.approx(counter.get_total_flops(), rel=off)
