@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strata.errors import UsageError
 from strata.training.plan.exact.pareto import front, vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.unit import Units
 from strata.workload.job import Limits
 from tests.support.builders import domain, fleet, job, layers
 from tests.support.laws import examples
@@ -52,6 +53,24 @@ def test_out_of_time_the_front_says_it_is_not_complete():
     ticks = count()
     problem = Problem.of(fleet(domain("a"), domain("b")), job(layers(4), batch=8))
     _, complete = front(problem, clock=lambda: float(next(ticks)), deadline=1.0)
+    assert not complete
+
+
+def test_sharings_that_take_long_to_build_keep_the_time_limit(monkeypatch):
+    now_s = 0.0
+
+    def slow(self, *given):
+        nonlocal now_s
+        now_s += 1.0
+        return build(self, *given)
+
+    build = Units.inners_of_kind
+    monkeypatch.setattr(Units, "inners_of_kind", slow)
+    sites = [domain(name, devices) for name, devices in zip("abcde", (4, 8, 12, 16, 24), strict=True)]
+    problem = Problem.of(fleet(*sites), job(layers(4), batch=8))
+    found, complete = front(problem, clock=lambda: now_s, deadline=2.5)
+    assert now_s < 4  # was: all kinds in all settings, and nothing found
+    assert found
     assert not complete
 
 

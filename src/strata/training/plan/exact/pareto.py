@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from strata.arrays import Bools, Floats
-from strata.clock import Clock
-from strata.errors import UsageError
+from strata.clock import Check, Clock
+from strata.errors import OutOfTime, UsageError
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain import Chain
 from strata.training.plan.exact.chain_space import ChainSpace
@@ -24,12 +24,18 @@ from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.rows import chains as chains_of
 from strata.training.plan.exact.search import MOST_SPLITS
 from strata.training.plan.exact.shards import ShardSpace
-from strata.training.plan.exact.sharing_plans import DataParallelPlan
 from strata.training.plan.objective import Scales, money, score_report, within_limits
 from strata.workload.plan import TrainingPlan
 
 MOST_DOMAINS: Final = 8
 BATCH: Final = 96
+
+
+class _Sharing(NamedTuple):
+    """Its position among the ways and the groups of a `ShardSpace`."""
+
+    way: int
+    group: int
 
 
 def vector(report: StepReport) -> tuple[float, float, float]:
@@ -56,33 +62,37 @@ def front(
             f"the exact front is for up to {MOST_DOMAINS} domains; this job may use {count}",
             hint="name the domains to consider in the job's limits.domains",
         )
+
+    def check() -> None:
+        if clock() > deadline:
+            raise OutOfTime("the Pareto front")
+
     members = tuple(range(count))
     chains, shards = ChainSpace(problem, members), ShardSpace(problem, members)
-    bounds, branches = _branches(problem, chains, shards)
-    order = np.argsort(bounds[:, 0], kind="stable")
     archive = [start[k] for k in efficient(_points(list(start)))] if start else []
-    points = _points(archive)
-    alive = ~_dominated(bounds, points)
-    built: list[TrainingPlan] = []
-    opened: list[Chain] = []
-    for done, position in enumerate(order):
-        if not alive[position]:
-            continue
-        if clock() > deadline:
-            return _sorted(archive), False
-        plans, some = _build(problem, chains, shards, branches[position], bounds[position], points)
-        built, opened = built + plans, opened + some
-        if len(built) >= BATCH or not archive:
-            archive = _merge(problem, archive, built)
-            built = []
-            points = _points(archive)
-            alive &= ~_dominated(bounds, points)
-            advance(done / len(order))
-    archive = _merge(problem, archive, built)
-    for chain in opened:
-        if clock() > deadline:
-            return _sorted(archive), False
-        archive = _merge(problem, archive, _other_splits(chain, _points(archive)))
+    try:
+        bounds, branches = _branches(problem, chains, shards, check)
+        order, points = np.argsort(bounds[:, 0], kind="stable"), _points(archive)
+        alive = ~_dominated(bounds, points)
+        built: list[TrainingPlan] = []
+        opened: list[Chain] = []
+        for done, position in enumerate(order):
+            if not alive[position]:
+                continue
+            check()
+            plans, some = _build(problem, chains, shards, branches[position], bounds[position], points, check)
+            built, opened = built + plans, opened + some
+            if len(built) >= BATCH or not archive:
+                archive, built = _merge(problem, archive, built), []
+                points = _points(archive)
+                alive &= ~_dominated(bounds, points)
+                advance(done / len(order))
+        archive = _merge(problem, archive, built)
+        for chain in opened:
+            check()
+            archive = _merge(problem, archive, _other_splits(chain, _points(archive)))
+    except OutOfTime:
+        return _sorted(archive), False
     return _sorted(archive), True
 
 
@@ -100,21 +110,21 @@ def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
 
 
 def _branches(
-    problem: Problem, chains: ChainSpace, shards: ShardSpace
-) -> tuple[Floats, list[tuple[int, int] | DataParallelPlan]]:
+    problem: Problem, chains: ChainSpace, shards: ShardSpace, check: Check
+) -> tuple[Floats, list[tuple[int, int] | _Sharing]]:
     bounds: list[Floats] = []
-    branches: list[tuple[int, int] | DataParallelPlan] = []
+    branches: list[tuple[int, int] | _Sharing] = []
     for number, config in enumerate(problem.configs):
+        check()
         bound = chains.bounds(config)
         picked = np.flatnonzero(np.isfinite(bound.step_s))
         bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
         branches += [(number, int(chains.masks[index])) for index in picked]
-    shared_s = shards.bounds()
+    shared_s = shards.bounds(check=check)
     shared_usd = shards.least_usd(range(len(shared_s)), shared_s)
-    shards.build_fastest()
     for way, group in np.argwhere(np.isfinite(shared_s)).tolist():
         bounds.append(np.array([[shared_s[way, group], -1.0, shared_usd[way, group]]]))
-        branches.append(shards.sharing(way, group))
+        branches.append(_Sharing(way, group))
     return np.concatenate([np.empty((0, 3)), *bounds]), branches
 
 
@@ -122,13 +132,15 @@ def _build(
     problem: Problem,
     chains: ChainSpace,
     shards: ShardSpace,
-    branch: tuple[int, int] | DataParallelPlan,
+    branch: tuple[int, int] | _Sharing,
     bound: Floats,
     points: Floats,
+    check: Check,
 ) -> tuple[list[TrainingPlan], list[Chain]]:
     """Return the plans and chains of a branch, but for the orders that some point is as good as."""
-    if isinstance(branch, DataParallelPlan):
-        plan = shards.build(branch)
+    if isinstance(branch, _Sharing):
+        shards.build_fastest(branch.way, check=check)
+        plan = shards.build(shards.sharing(*branch))
         return [] if plan is None else [plan], []
     config, mask = problem.configs[branch[0]], branch[1]
     picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)

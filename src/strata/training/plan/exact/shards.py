@@ -68,14 +68,14 @@ class ShardSpace(UnitGroups):
             rows[ways] = self._bounds(common, check)
         return rows
 
-    def build_fastest(self, *, check: Check = unlimited) -> None:
-        """Build sharings of the fastest shapes of each kind of unit from now on.
+    def build_fastest(self, way: int, *, check: Check = unlimited) -> None:
+        """Build sharings in this way, and in others of its common setting, of the fastest shapes of each kind of
+        unit from now on.
 
         Their layers are split for the whole batch, and for few microbatches another split may be faster: what
         `bounds` says from now on bounds them, and not all sharings.
         """
-        for common in self._ways_of:
-            self._tables.build_fastest(common, range(len(self._tables.kinds)), check=check)
+        self._tables.build_fastest(self.ways[way].common, range(len(self._tables.kinds)), check=check)
 
     def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, tuple[float, float]]:
         """Return for each common setting the time and the money that no sharing in it can beat: looser than
