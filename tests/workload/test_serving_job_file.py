@@ -125,6 +125,18 @@ def test_blocks_shrink_with_their_precision_and_the_ends_do_not():
     assert (again.weights, again.kv, halved.weights, halved.kv) == ("bf16", "bf16", "bf16", "fp8")
 
 
+@pytest.mark.parametrize(("name", "gib"), [("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)])
+def test_models_in_mxfp4_take_about_what_their_card_says(tmp_path, name, gib):
+    """Of the checkpoints experts alone are in MXFP4 (arXiv 2508.10925, table 1), here all of a block."""
+    text = (
+        f"apiVersion: strata/v1alpha1\nkind: ServingJob\nname: x\nmodel: {name}\nprecision: {{weights: mxfp4}}\n"
+    )
+    file = tmp_path / "job.yaml"
+    file.write_text(text + "demand: {prompt: 512, output: 128, batch: 8}\n")
+    info = load_serving_job(file).model
+    assert info.weight_bytes.sum() + info.embedding_bytes + info.head_bytes == pytest.approx(gib * 2**30, rel=0.08)
+
+
 @pytest.mark.parametrize("name", bundled_names(BUNDLED_SERVING_JOBS))
 def test_every_bundled_serving_job_loads_under_its_name(name):
     assert load_serving_job(name).name == name

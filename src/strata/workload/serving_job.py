@@ -12,7 +12,7 @@ from strata.decision import UNHASHED, Trust, worst
 from strata.workload.inference import ModelInfo
 from strata.workload.precision import ELEMENT_BYTES, MEMORY_HEADROOM
 
-Weights = Literal["bf16", "fp8", "int8", "int4"]
+Weights = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 Kv = Literal["bf16", "fp8"]
 
 MOST_SEQUENCES: Final = 256

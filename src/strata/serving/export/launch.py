@@ -173,7 +173,7 @@ def _shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> I
         yield text + (f"; {idle} devices stay idle" if idle else "")
     for context, why in sorted({ranks.context(plan.job) for ranks in every}):
         yield f"requests of more than {context} tokens are refused ({why}); CONTEXT sets another limit"
-    if plan.job.weights in ("int8", "int4"):
+    if plan.job.weights not in ("bf16", "fp8"):
         yield (
             f"the plan has {plan.job.weights} weights: MODEL must be a checkpoint quantised so ({engine} reads "
             "how from its config.json)"
