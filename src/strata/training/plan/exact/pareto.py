@@ -31,7 +31,7 @@ MOST_DOMAINS: Final = 8
 BATCH: Final = 96
 
 
-class _Sharing(NamedTuple):
+class _SharedBatch(NamedTuple):
     """Its position among the ways and the groups of a `ShardSpace`."""
 
     way: int
@@ -111,9 +111,9 @@ def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
 
 def _branches(
     problem: Problem, chains: ChainSpace, shards: ShardSpace, check: Check
-) -> tuple[Floats, list[tuple[int, int] | _Sharing]]:
+) -> tuple[Floats, list[tuple[int, int] | _SharedBatch]]:
     bounds: list[Floats] = []
-    branches: list[tuple[int, int] | _Sharing] = []
+    branches: list[tuple[int, int] | _SharedBatch] = []
     for number, config in enumerate(problem.configs):
         check()
         bound = chains.bounds(config)
@@ -124,7 +124,7 @@ def _branches(
     shared_usd = shards.least_usd(range(len(shared_s)), shared_s)
     for way, group in np.argwhere(np.isfinite(shared_s)).tolist():
         bounds.append(np.array([[shared_s[way, group], -1.0, shared_usd[way, group]]]))
-        branches.append(_Sharing(way, group))
+        branches.append(_SharedBatch(way, group))
     return np.concatenate([np.empty((0, 3)), *bounds]), branches
 
 
@@ -132,13 +132,13 @@ def _build(
     problem: Problem,
     chains: ChainSpace,
     shards: ShardSpace,
-    branch: tuple[int, int] | _Sharing,
+    branch: tuple[int, int] | _SharedBatch,
     bound: Floats,
     points: Floats,
     check: Check,
 ) -> tuple[list[TrainingPlan], list[Chain]]:
     """Return the plans and chains of a branch, but for the orders that some point is as good as."""
-    if isinstance(branch, _Sharing):
+    if isinstance(branch, _SharedBatch):
         shards.build_fastest(branch.way, check=check)
         plan = shards.build(shards.sharing(*branch))
         return [] if plan is None else [plan], []
