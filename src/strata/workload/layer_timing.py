@@ -82,10 +82,9 @@ def _slowest(ranks: Sequence[TimedLayer]) -> TimedLayer:
 
 def _check(spec: ModelSpec, conditions: Conditions) -> None:
     ranks = conditions.tensor_parallel
-    if spec.latent is not None:
-        raise UsageError(f"{spec.name}: multi-head latent attention is not timed yet", hint="a model with GQA")
-    if spec.linear is not None or spec.gated_attention:
-        raise UsageError(f"{spec.name}: linear and gated attention are not timed yet", hint="a model with GQA")
+    if not spec.can_be_profiled:
+        kind = "multi-head latent" if spec.latent is not None else "linear or gated"
+        raise UsageError(f"{spec.name}: {kind} attention is not timed", hint="strata calibrate LOG, of your runs")
     sizes = {"attention heads": spec.num_heads, "key-value heads": spec.num_kv_heads}
     if wrong := [f"{size} {what}" for what, size in sizes.items() if size % ranks]:
         raise UsageError(f"tensor parallel {ranks} does not divide the {' and '.join(wrong)} of {spec.name}")

@@ -126,6 +126,11 @@ class ModelSpec:
             return "mha"
         return "mqa" if self.num_kv_heads == 1 else "gqa"
 
+    @property
+    def can_be_profiled(self) -> bool:
+        """Whether `strata profile` times its blocks: those that attend to keys and values, without a gate."""
+        return self.latent is None and self.linear is None and not self.gated_attention
+
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, then head."""

@@ -20,7 +20,7 @@ thread (4937): MainThread;<module> (\x1b[2J.py:1) 1
 thread (7);spin (<string>:1) 99
 something else
 """
-SPIN = "def spin():\n    while True: pass\nspin()"
+SPIN = "def spin():\n    while True: pass\nprint(flush=True)\nspin()"
 
 
 def test_what_py_spy_writes_is_added_up_by_thread_and_function():
@@ -32,10 +32,10 @@ def test_what_py_spy_writes_is_added_up_by_thread_and_function():
 
 @pytest.fixture
 def python():
-    """A process that keeps its interpreter."""
-    with subprocess.Popen([sys.executable, "-c", SPIN]) as process:
-        while not interpreters_of(process.pid):
-            time.sleep(0.01)
+    """A process that keeps its interpreter: in one that is starting, py-spy searches all memory for it."""
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert interpreters_of(process.pid)
         yield process.pid
         process.kill()
 

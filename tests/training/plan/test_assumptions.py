@@ -9,6 +9,7 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import NETWORK_BANDWIDTH
 from strata.training.plan.assumptions import assumptions
 from strata.training.plan.exact.problem import Problem
+from strata.workload.huggingface import model
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import domain, fleet, job, layers, link
@@ -31,6 +32,16 @@ def test_layer_times_and_links_that_nobody_measured_are_named():
         ("2 links between a, b", Trust.ANALYTIC),
     ]
     assert [name for name, _ in inputs(ONE, place)] == ["layer times on card"]
+
+
+def test_what_would_measure_a_layer_is_a_command_that_takes_the_model():
+    def how(name):
+        asked = replace(job(layers(8)), spec=model(name), model_name=name)
+        return assumptions(Problem.of(fleet(domain("a")), asked), ONE)[0].measure
+
+    assert how("llama-3.1-8b") == "strata profile llama-3.1-8b"
+    for refused in ("deepseek-v3", "qwen3-next-80b-a3b"):
+        assert how(refused) == "strata calibrate LOG"
 
 
 def test_a_card_without_units_for_bf16_is_taken_at_the_rate_of_fp16_and_that_is_said():

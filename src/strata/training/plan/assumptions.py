@@ -42,9 +42,12 @@ def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
         if layers is not None:
             card = domain.accelerator
             cards[card] = worst(layers.trust, cards.get(card, Trust.MEASURED))
+    spec = problem.job.spec
+    how = f"strata profile {problem.job.model_name or 'MODEL'}"
+    if spec is not None and not spec.can_be_profiled:
+        how = "strata calibrate LOG"
     for card, trust in cards.items():
         if trust is not Trust.MEASURED:
-            how = f"strata profile {problem.job.model_name or 'MODEL'}"
             is_emulated = problem.job.precision == "bf16" and not card.has_bf16
             value = "from FLOPs of fp16: it has no units for bf16" if is_emulated else "from FLOPs"
             yield Assumption(f"layer times on {card.name}", value, trust, how)
