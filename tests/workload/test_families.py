@@ -164,6 +164,8 @@ W = 16
          (0, 0, 0, 0, 0, W)),
         ({"model_type": "mistral", "layer_types": ["full_attention"] * 6}, ()),
         ({"model_type": "mistral", "sliding_window": None}, ()),
+        ({"model_type": "cohere2", "tie_word_embeddings": True}, (W, W, W, 0, W, W)),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, (W, W, 0, W, W, 0)),
     ],
 )  # fmt: skip
 def test_a_config_or_its_family_says_which_blocks_slide(keys, windows):
@@ -172,6 +174,11 @@ def test_a_config_or_its_family_says_which_blocks_slide(keys, windows):
 
 def test_llama_4_looks_at_everything_in_every_fourth_block():
     assert spec("llama-4-scout").windows == (8192, 8192, 8192, 0) * 12
+
+
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+          "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}  # fmt: skip
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +190,13 @@ def test_llama_4_looks_at_everything_in_every_fourth_block():
         ({"model_type": "qwen2", "use_sliding_window": True}, "max_window_layers: required key is missing"),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
         ({"model_type": "persimmon", "num_key_value_heads": None}, "model_type 'persimmon' is not supported"),
+        ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},
+         "layer_types: must be a list of linear_attention or full_attention for each of 6 layers"),
+        ({"model_type": "glm4_moe", "mlp_layer_types": ["dense", "thin"] * 3, **ROUTED},
+         "mlp_layer_types: must be a list of dense or sparse for each of 6 layers"),
         ({"model_type": "jetmoe", "num_experts": 8}, "model_type 'jetmoe' is not supported, and this key"),
     ],
-)
+)  # fmt: skip
 def test_what_a_config_gets_wrong_is_said_with_its_place(tmp_path, keys, said):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**TINY, **keys}))

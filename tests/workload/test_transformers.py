@@ -58,6 +58,24 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
     assert spec.num_params == pytest.approx(sum(each.numel() for each in model.parameters()), rel=OFF.get(kind, 0))
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("cohere", {"use_qk_norm": True}),
+        ("phimoe", {"lm_head_bias": True, "attention_bias": True}),
+        ("seed_oss", {"attention_out_bias": True}),
+        ("starcoder2", {"use_bias": False}),
+        ("granite", {"attention_bias": True, "mlp_bias": True}),
+        ("glm", {"attention_bias": False}),
+        ("gpt_bigcode", {"multi_query": False}),
+        ("llama", {"tie_word_embeddings": True}),
+    ],
+)
+def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers(kind, more):
+    model, spec = built(kind, {**more, "num_hidden_layers": 2}, device="meta")
+    assert spec.num_params == sum(each.numel() for each in model.parameters())
+
+
 @pytest.mark.parametrize("length", [256, 1024])
 @pytest.mark.parametrize(
     ("kind", "more", "off"),

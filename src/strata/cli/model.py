@@ -130,12 +130,10 @@ def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:
         ("KV cache per token", f"{units.show_bytes(data['kv_bytes_per_token'])} bf16"),
         ("forward per token", f"{data['forward_flop_per_token'] / 1e9:,.4g} GFLOP")
     )  # fmt: skip
-    state = data["state_bytes_per_sequence"]
-    for label, value in (
-        *facts,
-        *([("linear attention", f"{units.show_bytes(state)} a sequence, bf16")] * (state > 0)),
-    ):
+    for label, value in facts:
         yield f"{label:<19}{value}"
+    if data["state_bytes_per_sequence"]:
+        yield f"{'linear attention':<19}{units.show_bytes(data['state_bytes_per_sequence'])} a sequence, bf16"
     body = [
         (
             layer["kind"] + (f", window {layer['window_tokens']}" if layer["window_tokens"] else ""),

@@ -27,7 +27,7 @@ class Family:
     norms_per_layer: one where attention and MLP stand side by side. layer_norm: with bias, not RMSNorm.
     norm_params: OLMo's norms have none.
     qk_norm: of each head's queries and keys; wide_qk_norm: of all heads' together (OLMoE). qk_norm_key: a flag in
-    the config that decides whether `qk_norm` holds.
+    the config that decides whether these hold.
     gated_attention: the output of attention is gated. linear: blocks may be Gated DeltaNet: `layer_types`.
     biases_output: `attention_bias` gives the output projection one, too. bias_key: a flag that gives every
     projection one.
@@ -129,7 +129,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
                           qkv_bias=False, output_bias=False, bias_key="use_bias"),
     "nemotron": Family(layer_norm=True, gated_mlp=False),
     "arcee": Family(kv_follows=True, gated_mlp=False),
-    "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1),
+    "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1, wide_qk_norm=True, qk_norm_key="use_qk_norm"),
     "cohere2": Family(tied=True, kv_follows=True, norms_per_layer=1, window="three-of-four"),
     "olmo": Family(kv_follows=True, norm_params=False),
     "olmo2": _OLMO,

@@ -161,7 +161,9 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
     positions = keys.size("max_position_embeddings") if family.learned_positions else 0
     every_bias = bool(family.bias_key) and keys.flag(family.bias_key, default=False)
     attention_bias = keys.flag("attention_bias", default=False)
-    qk_norm = family.qk_norm and (not family.qk_norm_key or keys.flag(family.qk_norm_key, default=False))
+    out_bias = keys.flag("attention_out_bias", default=False)
+    has_qk_norm = not family.qk_norm_key or keys.flag(family.qk_norm_key, default=False)
+    qk_norms = 2 * family.qk_norm + (heads + kv_heads) * family.wide_qk_norm
     # OPT-350M alone normalises after each block, and has no norm at the end.
     final_norm = keys.flag("do_layer_norm_before", default=True) if model_type == "opt" else True
     moe = experts(keys, family, layers)
@@ -190,11 +192,11 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         final_norm=final_norm,
         norm_bias=family.layer_norm,
         norm_params=family.norm_params,
-        qk_norm_params=head_dim * (2 * qk_norm + (heads + kv_heads) * family.wide_qk_norm),
+        qk_norm_params=head_dim * qk_norms if has_qk_norm else 0,
         qkv_bias=family.qkv_bias or attention_bias or every_bias,
-        output_bias=family.output_bias or (attention_bias and family.biases_output) or every_bias,
+        output_bias=family.output_bias or (attention_bias and family.biases_output) or every_bias or out_bias,
         mlp_bias=family.mlp_bias or every_bias or keys.flag("mlp_bias", default=False),
-        head_bias=family.head_bias,
+        head_bias=family.head_bias or keys.flag("lm_head_bias", default=False),
         embedding_norm=family.embedding_norm,
         attention_sinks=family.attention_sinks,
         gated_attention=family.gated_attention,
@@ -277,6 +279,8 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append("the text model alone: vision and sound are not counted")
     if keys.data.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers are not counted, as in the published size")
+    if "shared" in str(keys.data.get("indexer_types")) or keys.data.get("index_topk_freq", 1) != 1:
+        notes.append("every layer is counted with an index of its own, some share one")
     if keys.data.get("index_topk"):
         notes.append(f"attention is counted to all tokens, not to the {keys.data['index_topk']} that are chosen")
     return tuple(notes)

@@ -18,7 +18,7 @@ CHUNK_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention:
-    """Heads of the blocks in `layers`; other blocks attend. kernel: tokens that the convolution before it sees."""
+    """Linear heads of the blocks in `layers`; the others attend. kernel: tokens that the convolution sees."""
 
     key_heads: int
     value_heads: int

@@ -85,16 +85,19 @@ def missing(model: PlannedModel) -> Iterator[str]:
 _GEGLU: Final = "has the activation GeGLU, not Megatron's"
 _BESIDE: Final = "gives attention and MLP the same input, and Megatron one after the other"
 _NORMS_AFTER: Final = "has norms after attention and MLP, and Megatron before them"
-_ABOUT_ONE: Final = "has norms of weights about one (--apply-layernorm-1p)"
+_ZERO_CENTRED: Final = "has zero-centred weights of norms (--apply-layernorm-1p)"
+_SQUARED: Final = "has the activation squared ReLU (--squared-relu)"
 _OTHERWISE: Final = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEGLU),
     "opt": "has the activation ReLU, not Megatron's",
     "gpt_neo": "attends to a window in every other layer (--window-size, --window-attn-skip-freq)",
     **dict.fromkeys(("gpt_neox", "gptj", "phi", "cohere", "cohere2"), _BESIDE),
     **dict.fromkeys(("olmo2", "olmo3", "flex_olmo", "exaone4"), _NORMS_AFTER),
-    **dict.fromkeys(("nemotron", "arcee"), "has the activation squared ReLU (--squared-relu)"),
+    "arcee": _SQUARED,
+    "nemotron": f"{_SQUARED} and {_ZERO_CENTRED.removeprefix('has ')}",
+    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), "multiplies embeddings, residuals and logits"),
     "olmo": "has norms without parameters, not Megatron's",
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _ABOUT_ONE),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _ZERO_CENTRED),
     "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
 }
 """What families of models do that the arguments above do not say."""

@@ -77,7 +77,7 @@ class PlannedLatentAttention(FileModel):
 
 
 class PlannedLinearAttention(FileModel):
-    """Gated DeltaNet in `layers`, without the embedding counted from 0."""
+    """Gated DeltaNet in the blocks `layers`; 0 is the first block, after the embedding."""
 
     key_heads: Count
     value_heads: Count

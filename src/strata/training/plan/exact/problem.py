@@ -137,8 +137,8 @@ class Problem:
 
     @cached_property
     def large_layers(self) -> Ints:
-        """Positions of layers that bounds on memory take for the smallest of them, each, so that they hold most:
-        all blocks where they differ little, all but the dense ones of most mixtures."""
+        """Positions of the layers that bounds on memory count, each as the smallest of them: those whose sum is
+        largest. All blocks where they differ little, all but the dense ones of most mixtures."""
         layers = self.job.layers
         blocks = np.flatnonzero([kind not in ("embedding", "head") for kind in layers.kinds])
         large = blocks[np.argsort(-layers.params[blocks], kind="stable")]
