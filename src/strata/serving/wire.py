@@ -16,10 +16,9 @@ Layers count the model's blocks from 0: who has the first also embeds, who has t
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,15 +39,6 @@ Phase = Literal["prefill", "decode"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""A peer that is gone without a word is noticed after half a minute, however long it may be silent."""
-
-
 def node_client(token: str, authority: Path | None = None) -> httpx.AsyncClient:
     """Return a client for JSON that carries a token, where there is one; any number of requests may wait on it.
 
@@ -56,15 +46,11 @@ def node_client(token: str, authority: Path | None = None) -> httpx.AsyncClient:
     """
     import httpx
 
-    # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
-    transport = httpx.AsyncHTTPTransport(
-        verify=client_context(authority),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-        socket_options=KEEPALIVE,
-        trust_env=False,
-    )
+    from strata.net.asyncio_backend import transport
+
+    # No proxy of the environment: nodes are near.
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
-    return httpx.AsyncClient(transport=transport, headers=headers, trust_env=False)
+    return httpx.AsyncClient(transport=transport(client_context(authority)), headers=headers, trust_env=False)
 
 
 class Message(BaseModel):

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from strata.net.asyncio_backend import KEEPALIVE
 from strata.net.tls import client_context
-from strata.serving.wire import KEEPALIVE
 
 PIECE_BYTES: Final = 2**16
 """Most of a head, and of what stands for the size of a chunk."""
