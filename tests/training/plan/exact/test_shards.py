@@ -48,6 +48,8 @@ def test_no_sharing_beats_its_bounds(seed):
         assert max(floor_s, space.least_s(common)) <= report.step_time_s * (1 + EPS)
         least_usd = space.least_usd(range(len(space.ways)), space.bounds())[way, group]
         assert floor_usd * (1 - EPS) <= least_usd <= money(report) * (1 + EPS)
+        most_use = space.most_utilization(range(len(space.ways)), space.bounds())[way, group]
+        assert most_use >= report.utilization * (1 - EPS)
         assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
         assert problem.model.fits(plan)
 
@@ -77,8 +79,6 @@ def test_no_sharing_of_the_fastest_shapes_beats_the_bounds_of_before(seed):
     problem = Problem.of(*small_case(seed))
     space = ShardSpace(problem, everything(problem))
     bounds = space.bounds()
-    for way in range(len(space.ways)):
-        space.build_fastest(way)
     ways_and_groups = np.argwhere(np.isfinite(bounds)).tolist()
     plans = {(way, group): space.build(space.sharing(way, group)) for way, group in ways_and_groups}
     built = {at: plan for at, plan in plans.items() if plan is not None}

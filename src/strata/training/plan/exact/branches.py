@@ -208,11 +208,11 @@ class SearchBranches:
         return float(self._shared_score([way], taken_s)[0, group])
 
     def _shared_score(self, ways: Sequence[int], step_s: Floats) -> Floats:
-        """Return the least scores of sharings [ways, groups]: utilisation at most 1."""
+        """Return the least scores of sharings [ways, groups]."""
         scores = np.full(step_s.shape, np.inf)
         legal = np.isfinite(step_s)  # a weight of zero makes NaN of infinity
-        usd = self.shards.least_usd(ways, step_s)[legal]
-        scores[legal] = score(self.problem.job, self.scales, step_s[legal], 1.0, usd)
+        usd, use = (bound(ways, step_s)[legal] for bound in (self.shards.least_usd, self.shards.most_utilization))
+        scores[legal] = score(self.problem.job, self.scales, step_s[legal], use, usd)
         return scores
 
     def local_steps(self, branches: Ints) -> Ints:

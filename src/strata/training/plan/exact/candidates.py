@@ -34,9 +34,11 @@ class Candidates:
 
     def __init__(
         self, configs: Sequence[ParallelConfig], bounds: ShapeBounds, least_s: LeastTime,
-        most_hidden_s: Callable[[ParallelConfig], float],
+        most_hidden_s: Callable[[ParallelConfig], float], *, is_filled: bool,
     ) -> None:  # fmt: skip
+        """`is_filled`: all microbatches are in flight (GPipe), and of fewer less is recomputed."""
         self.configs, self.bounds, self.looked = configs, bounds, set[int]()
+        self.is_filled = is_filled
         self.hidden_s = bounds.hidden_s.copy()
         """How much of a gradient sum each hides at most [settings]."""
         self._least_s, self._most_hidden_s, self._points = least_s, most_hidden_s, _Points()
@@ -46,14 +48,19 @@ class Candidates:
         """Return a bound on the samples within each time limit [settings, limits]."""
         most = self.bounds.most_samples(limits_s)
         for (at, count), (paced_s, least_s) in self._points.items():
-            stages = int(self.bounds.stages[at])
-            done, due = (count * limits_s / each_s * ROUNDING for each_s in (paced_s, least_s))
-            trips = np.ceil(np.maximum(0.0, count - stages - due) / stages)
-            # Of fewer microbatches than stages fewer are in flight: they recompute less, or fit where more do not.
-            reached = np.maximum(stages - 1, np.minimum(np.floor(done), count - 1 - stages * trips))
-            capped = np.minimum(most[at], np.minimum(count - 1, reached) * self.bounds.samples[at])
+            fewer = self._fewer(int(self.bounds.stages[at]), count, limits_s / paced_s, limits_s / least_s)
+            capped = np.minimum(most[at], fewer * self.bounds.samples[at])
             most[at] = np.where(limits_s * ROUNDING < least_s, capped, most[at])
         return most
+
+    def _fewer(self, stages: int, count: int, paced: Floats, due: Floats) -> Floats:
+        """Return how many microbatches are done at most in such shares of the time of so many."""
+        if self.is_filled and stages > 1:
+            return np.full_like(due, count - 1)
+        trips = np.ceil(np.maximum(0.0, count - stages - count * due * ROUNDING) / stages)
+        reached = np.minimum(np.floor(count * paced * ROUNDING), count - 1 - stages * trips)
+        # Of fewer microbatches than stages fewer are in flight: they recompute less, or fit where more do not.
+        return np.asarray(np.minimum(count - 1, np.maximum(stages - 1, reached)))
 
     def could(self, limit_s: float) -> Floats:
         """Return the most samples within a time limit in each setting."""

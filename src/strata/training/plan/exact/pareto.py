@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from strata.arrays import Bools, Floats
+from strata.arrays import Bools, Floats, Ints
 from strata.clock import Check, Clock
 from strata.errors import OutOfTime, UsageError
 from strata.simulate.report import StepReport
@@ -67,25 +67,25 @@ def front(
         if clock() > deadline:
             raise OutOfTime("the Pareto front")
 
-    members = tuple(range(count))
-    chains, shards = ChainSpace(problem, members), ShardSpace(problem, members)
     archive = [start[k] for k in efficient(_points(list(start)))] if start else []
     try:
-        bounds, branches = _branches(problem, chains, shards, check)
-        order, points = np.argsort(bounds[:, 0], kind="stable"), _points(archive)
-        alive = ~_dominated(bounds, points)
+        branches = _Branches(problem, check)
+        branches.drop(_points(archive))
         built: list[TrainingPlan] = []
         opened: list[Chain] = []
-        for done, position in enumerate(order):
-            if not alive[position]:
+        order = _promising_first(branches.bounds)
+        for done, position in enumerate(order.tolist()):
+            points = _points(archive)
+            while branches.alive[position] and branches.bound_closer(position, points):
+                check()
+            if not branches.alive[position]:
                 continue
             check()
-            plans, some = _build(problem, chains, shards, branches[position], bounds[position], points, check)
-            built, opened = built + plans, opened + some
+            plans, chains = branches.build(position, points)
+            built, opened = built + plans, opened + chains
             if len(built) >= BATCH or not archive:
                 archive, built = _merge(problem, archive, built), []
-                points = _points(archive)
-                alive &= ~_dominated(bounds, points)
+                branches.drop(_points(archive))
                 advance(done / len(order))
         archive = _merge(problem, archive, built)
         for chain in opened:
@@ -94,6 +94,81 @@ def front(
     except OutOfTime:
         return _sorted(archive), False
     return _sorted(archive), True
+
+
+class _Branches:
+    """Pipelines of a setting over some domains, and sharings of the batch, with bounds on what is minimised."""
+
+    def __init__(self, problem: Problem, check: Check) -> None:
+        members = tuple(range(len(problem.fleet.domains)))
+        self.problem, self.check = problem, check
+        self.chains, self.shards = ChainSpace(problem, members), ShardSpace(problem, members)
+        bounds: list[Floats] = [np.empty((0, 3))]
+        self.branches: list[tuple[int, int] | _SharedBatch] = []
+        for number, config in enumerate(problem.configs):
+            check()
+            bound = self.chains.bounds(config)
+            picked = np.flatnonzero(np.isfinite(bound.step_s))
+            columns = bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]
+            bounds.append(np.stack(columns, axis=1))
+            self.branches += [(number, int(self.chains.masks[index])) for index in picked]
+        step_s = self.shards.bounds(check=check)
+        is_possible = np.isfinite(step_s)
+        self.position = np.full(step_s.shape, -1)
+        """Where among the branches each sharing is [ways, groups]."""
+        self.position[is_possible] = len(self.branches) + np.arange(int(is_possible.sum()))
+        self.branches += [_SharedBatch(way, group) for way, group in np.argwhere(is_possible).tolist()]
+        bounds.append(self._of_sharings(list(range(len(step_s))), step_s)[is_possible])
+        self.bounds = np.concatenate(bounds)
+        self.alive = np.ones(len(self.bounds), dtype=bool)
+
+    def drop(self, points: Floats) -> None:
+        """Drop what is no better than some point."""
+        self.alive &= ~_dominated(self.bounds, points)
+
+    def bound_closer(self, position: int, points: Floats) -> bool:
+        """Bound a sharing, and others in its shapes, more closely; False where its bound is the closest."""
+        branch = self.branches[position]
+        closer = self.shards.closer(*branch, check=self.check) if isinstance(branch, _SharedBatch) else None
+        if closer is None:
+            return False
+        ways, step_s = closer
+        known = self.position[ways]
+        rows = known[known >= 0]
+        self.bounds[rows] = self._of_sharings(ways, step_s)[known >= 0]
+        self.alive[rows] &= ~_dominated(self.bounds[rows], points)
+        return True
+
+    def build(self, position: int, points: Floats) -> tuple[list[TrainingPlan], list[Chain]]:
+        """Return the plans and chains of a branch, but for the orders that some point is as good as."""
+        branch = self.branches[position]
+        if isinstance(branch, _SharedBatch):
+            plan = self.shards.build(self.shards.sharing(*branch), check=self.check)
+            return [] if plan is None else [plan], []
+        config, mask = self.problem.configs[branch[0]], branch[1]
+        picked = tuple(i for k, i in enumerate(self.chains.members) if mask >> k & 1)
+        orders = self.chains.orders(config, picked, all_efficient=True)
+        out = _dominated(self.chains.order_bounds(config, orders, self.bounds[position]), points)
+        kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
+        built = [each for order in kept for each in chains_of(self.problem, config, order)]
+        chains = [chain for chain in built if isinstance(chain, Chain)]
+        return [plan for chain in chains for plan in chain.plans], chains
+
+    def _of_sharings(self, ways: Sequence[int], step_s: Floats) -> Floats:
+        """Return the bounds [ways, groups, 3] of sharings that take at least so long."""
+        use, usd = self.shards.most_utilization(ways, step_s), self.shards.least_usd(ways, step_s)
+        return np.stack([step_s, -use, usd], axis=2)
+
+
+def _promising_first(bounds: Floats) -> Ints:
+    """Return the branches that could be best in one of the three or in all together first: they rule out most."""
+    if not len(bounds):
+        return np.empty(0, dtype=np.int64)
+    spread = np.ptp(bounds, axis=0)
+    scaled = (bounds - bounds.min(axis=0)) / np.where(spread > 0, spread, 1.0)
+    ways = np.column_stack([bounds, scaled.sum(axis=1)])
+    rank = np.argsort(np.argsort(ways, axis=0, kind="stable"), axis=0, kind="stable")
+    return np.argsort(rank.min(axis=1), kind="stable")
 
 
 def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
@@ -107,48 +182,6 @@ def _other_splits(chain: Chain, points: Floats) -> list[TrainingPlan]:
         return []
     limit_s = chain.longest_s(lambda step_s: not is_dominated(step_s))
     return [plan for _, plan in islice(chain.within(lambda: limit_s), MOST_SPLITS) if plan is not None]
-
-
-def _branches(
-    problem: Problem, chains: ChainSpace, shards: ShardSpace, check: Check
-) -> tuple[Floats, list[tuple[int, int] | _SharedBatch]]:
-    bounds: list[Floats] = []
-    branches: list[tuple[int, int] | _SharedBatch] = []
-    for number, config in enumerate(problem.configs):
-        check()
-        bound = chains.bounds(config)
-        picked = np.flatnonzero(np.isfinite(bound.step_s))
-        bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
-        branches += [(number, int(chains.masks[index])) for index in picked]
-    shared_s = shards.bounds(check=check)
-    shared_usd = shards.least_usd(range(len(shared_s)), shared_s)
-    for way, group in np.argwhere(np.isfinite(shared_s)).tolist():
-        bounds.append(np.array([[shared_s[way, group], -1.0, shared_usd[way, group]]]))
-        branches.append(_SharedBatch(way, group))
-    return np.concatenate([np.empty((0, 3)), *bounds]), branches
-
-
-def _build(
-    problem: Problem,
-    chains: ChainSpace,
-    shards: ShardSpace,
-    branch: tuple[int, int] | _SharedBatch,
-    bound: Floats,
-    points: Floats,
-    check: Check,
-) -> tuple[list[TrainingPlan], list[Chain]]:
-    """Return the plans and chains of a branch, but for the orders that some point is as good as."""
-    if isinstance(branch, _SharedBatch):
-        shards.build_fastest(branch.way, check=check)
-        plan = shards.build(shards.sharing(*branch))
-        return [] if plan is None else [plan], []
-    config, mask = problem.configs[branch[0]], branch[1]
-    picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)
-    orders = chains.orders(config, picked, all_efficient=True)
-    out = _dominated(chains.order_bounds(config, orders, bound), points)
-    kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
-    built = [chain for order in kept for chain in chains_of(problem, config, order) if isinstance(chain, Chain)]
-    return [plan for chain in built for plan in chain.plans], built
 
 
 def _merge(problem: Problem, archive: list[Evaluated], plans: list[TrainingPlan]) -> list[Evaluated]:

@@ -16,6 +16,7 @@ from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
 from strata.simulate.compute import LayerSums
 from strata.simulate.least_recomputed import LeastRecomputed
 from strata.simulate.memory import LayerRuns, StageShape
+from strata.simulate.order import ORDERED
 from strata.simulate.splits import Splits
 from strata.training.plan.exact.compute_cost import ComputeCost
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
@@ -191,6 +192,11 @@ class Problem:
     def recomputes_some(self, config: ParallelConfig | CommonConfig) -> bool:
         """Whether plans of a setting recompute as many layers of a stage as they must."""
         return self.is_partial and config.recompute is Recompute.NONE
+
+    @cached_property
+    def is_filled(self) -> bool:
+        """Whether all microbatches are in flight at once wherever whole stages take turns: GPipe alone."""
+        return {each for each in self.job.schedules if each not in ORDERED} == {Schedule.GPIPE}
 
     @cached_property
     def kinds(self) -> dict[str, int]:

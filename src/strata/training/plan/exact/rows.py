@@ -96,8 +96,11 @@ def least_s(
 
 
 def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
-    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split."""
-    return _row(problem, config, order, problem.microbatches(config)).most_hidden_s()
+    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split.
+
+    Where some unit of a plan must recompute its layers, all recompute them, and more hides behind that.
+    """
+    return _row(problem, problem.longest_backwards(config), order, problem.microbatches(config)).most_hidden_s()
 
 
 def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
@@ -146,7 +149,7 @@ class _Row:
     def _whole(self) -> tuple[TrainingPlan, Splits]:
         """A plan under a schedule of whole stages, and its splits, whatever its warm-ups."""
         count, last = self.microbatches, len(self.layout) - 1
-        is_filled = {each for each in self.problem.job.schedules if each not in ORDERED} == {Schedule.GPIPE}
+        is_filled = self.problem.is_filled and last > 0  # a stage alone has one microbatch in flight
         warmup = [count - 1 if is_filled else min(w, count - 1) for w in classic_warmup(last + 1)]
         counts = *[1] * last, len(self.problem.job.layers) - last
         plan = self._plan(counts, warmup, Schedule.GPIPE, 1)

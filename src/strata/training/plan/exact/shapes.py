@@ -82,6 +82,8 @@ class Rates(NamedTuple):
     """What a sample costs at least."""
     first_s: Floats
     """What one microbatch takes at least."""
+    sample_useful_s: Floats
+    """Device-seconds of use a sample at most: see `ComputeCost`."""
 
 
 @dataclass(frozen=True)
@@ -164,19 +166,26 @@ class Shapes:
             ways = {(c.tensor_parallel, c.context_parallel): c for c in shapes}
             for size in problem.microbatch_sizes:
                 check()
-                best, (least_usd, first_s) = np.zeros(len(domains)), np.full((2, len(domains)), np.inf)
+                (best, useful_s), (least_usd, first_s) = (
+                    np.zeros((2, len(domains))),
+                    np.full((2, len(domains)), np.inf),
+                )
                 for way, shape in ways.items():
                     if way not in slots:
                         room = np.array([problem.slots(domain, *way) for domain in domains], dtype=float)
                         slots[way] = room, usd_per_s * [problem.stage_devices(domain, shape) for domain in domains]
                     config = replace(shape, microbatch_size=size)
-                    work_s = problem.compute_cost(config).work_s[list(members)]
+                    cost = problem.compute_cost(config)
+                    work_s, useful_s = (
+                        cost.work_s[list(members)],
+                        np.maximum(useful_s, cost.useful_s[list(members)]),
+                    )
                     best = np.maximum(best, slots[way][0] / work_s)
                     first_s = np.minimum(first_s, work_s)
                     # Where the speed is not known no work is done, whatever it costs.
                     usd = np.multiply(slots[way][1], work_s, where=np.isfinite(work_s), out=work_s.copy())
                     least_usd = np.minimum(least_usd, usd)
-                rates[config.common] = Rates(best * size, least_usd / size, first_s)
+                rates[config.common] = Rates(best * size, least_usd / size, first_s, useful_s / size)
         return rates
 
     def _alike(self, unit: Unit, common: CommonConfig, shapes: _Whole, rows: Ints) -> ShapeBounds:

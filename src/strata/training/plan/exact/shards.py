@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats
+from strata.arrays import Floats
 from strata.clock import Check, unlimited
 from strata.errors import OutOfTime
 from strata.simulate.collective import eta
@@ -22,6 +22,7 @@ from strata.training.plan.exact.groups import UnitGroups
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Rates
 from strata.training.plan.exact.sharing_plans import EVERY, DataParallelPlan, SharingPlans, Way
+from strata.training.plan.exact.sharing_use import SharingUse
 from strata.training.plan.exact.tables import ShapeTables
 from strata.training.plan.exact.unit import Units
 from strata.workload.job import Objective
@@ -68,15 +69,6 @@ class ShardSpace(UnitGroups):
             rows[ways] = self._bounds(common, check)
         return rows
 
-    def build_fastest(self, way: int, *, check: Check = unlimited) -> None:
-        """Build sharings in this way, and in others of its common setting, of the fastest shapes of each kind of
-        unit from now on.
-
-        Their layers are split for the whole batch, and for few microbatches another split may be faster: what
-        `bounds` says from now on bounds them, and not all sharings.
-        """
-        self._tables.build_fastest(self.ways[way].common, range(len(self._tables.kinds)), check=check)
-
     def floors(self, *, check: Check = unlimited) -> dict[CommonConfig, tuple[float, float]]:
         """Return for each common setting the time and the money that no sharing in it can beat: looser than
         `bounds` and `least_usd`, and cheap.
@@ -93,8 +85,8 @@ class ShardSpace(UnitGroups):
         if len(self.units) > len(self.members):
             sums_s = np.minimum.accumulate(sums_s)  # a unit may have several domains
         sums_s, floors = sums_s[: len(self.members) - 1], {}
-        sum_usd = float(self._sum_usd.min()) / max(job.gradient_compression)
-        for common, (rate, sample_usd, first_s) in rates.items():
+        sum_usd = float(self.use.sum_usd.min()) / max(job.gradient_compression)
+        for common, (rate, sample_usd, first_s, _) in rates.items():
             together = np.cumsum(np.sort(rate)[::-1])[1:]
             is_able = together > 0
             work_s = np.maximum(job.global_batch / together[is_able], np.sort(first_s)[1:][is_able] * ROUNDING)
@@ -104,7 +96,7 @@ class ShardSpace(UnitGroups):
                 float((work_s * eta(steps) + np.maximum(0.0, sum_s - work_s) / steps).min(initial=np.inf))
                 for steps in every
             )
-            batch_usd = job.global_batch * float(sample_usd.min()) if self._is_priced else 0.0
+            batch_usd = job.global_batch * float(sample_usd.min()) if self.use.is_priced else 0.0
             floors[common] = least_s, batch_usd + sum_usd / max(every)
         return floors
 
@@ -323,64 +315,32 @@ class ShardSpace(UnitGroups):
         return DataParallelPlan(self.groups[group], self.ways[way])
 
     def least_usd(self, ways: Sequence[int], step_s: Floats) -> Floats:
-        """Return what sharings that take so long [ways, groups] cost at least [USD]: devices and gradient sums.
+        """Return what sharings that take so long [ways, groups] cost at least [USD]."""
+        rows = zip((self.ways[number] for number in ways), step_s, strict=True)
+        return np.array([self.use.least_usd(way, each_s) for way, each_s in rows]).reshape(step_s.shape)
 
-        One device in every domain for the time of a step, or the work of the batch where it costs least.
-        """
-        least = np.empty(step_s.shape)
-        with np.errstate(invalid="ignore"):  # of none that is possible the time is inf, and the money NaN
-            for row, (common, factor, steps) in enumerate(self.ways[number] for number in ways):
-                devices_usd = np.maximum(self._work_usd(common), self._usd_per_s * step_s[row])
-                least[row] = devices_usd + self._sum_usd / (factor * steps)
-        return least
-
-    def _work_usd(self, common: CommonConfig) -> Floats:
-        """Return what the batch costs at least in the domains of each group [groups], 0 without prices."""
-        if not self._is_priced:
-            return np.zeros(len(self.groups))
-        sample_usd = np.full(len(self.problem.fleet.domains), np.inf)
-        sample_usd[list(self.members)] = self._rates()[common].sample_usd
-        return np.asarray(self.problem.job.global_batch * np.where(self._domains, sample_usd, np.inf).min(axis=1))
-
-    @property
-    def _is_priced(self) -> bool:
-        return all(self.problem.fleet.domains[i].price_usd_per_device_hour is not None for i in self.members)
+    def most_utilization(self, ways: Sequence[int], step_s: Floats) -> Floats:
+        """Return the utilisation that sharings which take so long [ways, groups] have at most."""
+        rows = zip((self.ways[number] for number in ways), step_s, strict=True)
+        return np.array([self.use.most_utilization(way, each_s) for way, each_s in rows]).reshape(step_s.shape)
 
     @cached_property
-    def _domains(self) -> Bools:
-        """Which domains of the fleet each group has [groups, domains]."""
-        domains = np.zeros((len(self.groups), len(self.problem.fleet.domains)), dtype=bool)
-        for row, group in enumerate(self.groups):
-            domains[row, [i for unit in group for i in unit]] = True
-        return domains
+    def use(self) -> SharingUse:
+        """What sharings use."""
+        return SharingUse(self, self._tables, self._rates())
 
-    @cached_property
-    def _usd_per_s(self) -> Floats:
-        """What one device in every domain of each group costs [groups]."""
-        prices = [domain.price_usd_per_device_hour or 0.0 for domain in self.problem.fleet.domains]
-        return np.asarray(self._domains @ np.array(prices) / 3600 * self._is_priced)
-
-    @cached_property
-    def _sum_usd(self) -> Floats:
-        """What a whole gradient sum between the units of each group costs at least [groups].
-
-        By every algorithm of `simulate.collective` D units send 2 (D - 1) times what is summed, between the first
-        domains of their pipelines.
-        """
-        least = np.zeros(len(self.groups))
-        price = np.where(self.bandwidth > 0, self.problem.fleet.price_usd_per_byte(), np.inf)
-        for row, group in enumerate(self.groups):
-            first = [unit[0] for unit in group]
-            least[row] = 2 * (len(group) - 1) * price[np.ix_(first, first)].min()
-        return least * self.gradient_bytes * (1 - 1e-12)
-
-    def build(self, sharing: DataParallelPlan, *, all_shapes: bool = True) -> TrainingPlan | None:
+    def build(
+        self, sharing: DataParallelPlan, *, all_shapes: bool = True, check: Check = unlimited
+    ) -> TrainingPlan | None:
         """Return the plan whose units finish together, or None where one cannot hold the model or be reached.
 
         Not of `all_shapes`: of those that were looked into.
         """
         common = sharing.way.common
         if all_shapes:
+            for unit in sharing.units:
+                check()
+                self._units.inners_of_kind(unit, common)  # dozens of shapes, where they are new
             return self.plans.build(sharing, [self._units.inners_of_kind(unit, common) for unit in sharing.units])
         kinds = [int(self._tables.kind[self.position[unit]]) for unit in sharing.units]
         return self.plans.build(sharing, [self._tables.built(kind, common) for kind in kinds])

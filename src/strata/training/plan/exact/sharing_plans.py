@@ -70,9 +70,11 @@ class SharingPlans:
         best = self.plan(sharing, picked)
         if best.num_samples != batch:
             return plan
-        resplit = self.plan(sharing, picked, is_split_again=True)
-        reports = self.problem.model.bounds([best, resplit])
-        return best if reports[0].step_time_s <= reports[1].step_time_s else resplit
+        again = self.plan(sharing, picked, is_split_again=True)
+        if not self.problem.model.fits(again):
+            return best
+        reports = self.problem.model.bounds([best, again])
+        return best if reports[0].step_time_s <= reports[1].step_time_s else again
 
     def plan(
         self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]], *, is_split_again: bool = False
@@ -83,10 +85,10 @@ class SharingPlans:
         """
         common = sharing.way.common
         longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
-        pipelines = []
+        pipelines, zero_stage = [], 0
         for (inner, count), unit in zip(picked, sharing.units, strict=True):
             plan = self.units.split_for(unit, inner, count) if is_split_again else inner.plan
-            pipeline = with_microbatches(plan.pipelines[0], count)
+            pipeline, zero_stage = with_microbatches(plan.pipelines[0], count), max(zero_stage, plan.zero_stage)
             name = self.problem.fleet.domains[unit[0]].name
             pipelines.append(pipeline if len(unit) > 1 else moved(pipeline, name))
         plan = TrainingPlan(
@@ -94,7 +96,7 @@ class SharingPlans:
             microbatch_size=common.microbatch_size,
             schedule=longest.schedule,
             recompute=common.recompute,
-            zero_stage=max(inner.plan.zero_stage for inner, _ in picked),
+            zero_stage=zero_stage,
             gradient_compression=sharing.way.gradient_compression,
             local_steps=sharing.way.local_steps,
             context_exchange=common.context_exchange,

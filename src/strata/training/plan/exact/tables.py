@@ -15,7 +15,7 @@ from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.rows import least_s, most_hidden_s
 from strata.training.plan.exact.shapes import Unit
-from strata.training.plan.exact.unit import Built, Inner, Units
+from strata.training.plan.exact.unit import Inner, Units
 
 FEW: Final = 8
 """Settings of a kind that are built for a plan where there is no time for all that could be better."""
@@ -32,7 +32,6 @@ class ShapeTables:
         self.kinds = [units[k] for k in first]
         self._capacities: dict[CommonConfig, UnitCapacity] = {}
         self._candidates: dict[tuple[CommonConfig, int], Candidates] = {}
-        self._split: set[tuple[CommonConfig, int]] = set()
 
     def of(self, common: CommonConfig, check: Check = unlimited) -> UnitCapacity:
         """Return the table of a common setting: of shapes that might fit, as far as none were built."""
@@ -58,8 +57,6 @@ class ShapeTables:
         what the best of each does is known. False where that was so before."""
         table, is_new = self.of(common, check), False
         for row in rows:
-            if (common, row) in self._split:
-                continue
             kind, is_closer = self.candidates(common, row), False
             while (at := kind.best_open(limit_s, hides_s)) is not None:
                 check()
@@ -91,16 +88,6 @@ class ShapeTables:
         """Return how much of a gradient sum units of these kinds hide at most: that of the least decides."""
         return min(float(self.candidates(common, row).hidden_s.max(initial=0.0)) for row in rows)
 
-    def build_fastest(self, common: CommonConfig, rows: Iterable[int], *, check: Check = unlimited) -> bool:
-        """Build the fastest shapes of some kinds, and forget the others; False where that was done before."""
-        table = self.of(common, check)
-        left = [row for row in dict.fromkeys(rows) if (common, row) not in self._split]
-        for row in left:
-            check()
-            table.put(row, Built(self.shapes.inners_of_kind(self.kinds[row], common)))
-            self._split.add((common, row))
-        return bool(left)
-
     def candidates(self, common: CommonConfig, row: int) -> Candidates:
         """Return the settings of a kind, some of which were looked into."""
         if (common, row) not in self._candidates:
@@ -116,13 +103,13 @@ class ShapeTables:
                 is_sharded = max(self.problem.job.zero_stages) >= 2
                 return np.inf if is_sharded else most_hidden_s(self.problem, config, unit)
 
-            self._candidates[common, row] = Candidates(settings, bounds, least_of, hidden_of)
+            self._candidates[common, row] = Candidates(
+                settings, bounds, least_of, hidden_of, is_filled=self.problem.is_filled
+            )
         return self._candidates[common, row]
 
     def built(self, row: int, common: CommonConfig) -> list[Inner]:
         """Return the shapes of units of this kind in the settings that were looked into."""
-        if (common, row) in self._split:
-            return self.shapes.inners_of_kind(self.kinds[row], common)
         kind = self.candidates(common, row)
         each = (self.shapes.of_setting(self.kinds[row], kind.configs[at]) for at in sorted(kind.looked))
         return [inner for inners in each for inner in inners]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,37 +89,6 @@ class Inner:
             most = min(most, math.floor((left - before) / work + 1e-9))
         samples = max(0, most) * self.samples
         return max([samples, *(min(few.most_within(limit_s), most * self.samples) for most, few in self.few)])
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """Shapes of one unit, their layers split: as `ShapeBounds`, closer."""
-
-    inners: Sequence[Inner]
-
-    @property
-    def hidden_s(self) -> Floats:
-        """What each hides [shapes]."""
-        return np.array([inner.hidden_s for inner in self.inners])
-
-    @property
-    def first_s(self) -> Floats:
-        """The least time of one microbatch [shapes]."""
-        return np.array([inner.least_s(1) for inner in self.inners])
-
-    @property
-    def rate(self) -> float:
-        """Samples a second in the best of them."""
-        return max((inner.samples / inner.period_s for inner in self.inners), default=0.0)
-
-    def most_within(self, limit_s: float) -> float:
-        """Return a bound on the samples of the best of them within a time limit."""
-        return max((inner.most_within(limit_s) for inner in self.inners), default=0.0)
-
-    def most_samples(self, limits_s: Floats) -> Floats:
-        """Return a bound on the samples within each time limit [shapes, limits]."""
-        most = [inner.most_samples(limits_s) for inner in self.inners]
-        return np.stack(most) if most else np.empty((0, len(limits_s)))
 
 
 class Units:
