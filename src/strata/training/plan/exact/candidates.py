@@ -80,7 +80,7 @@ class Candidates:
         if could.max(initial=0.0) > 0:
             at = int(could.argmax())
             known = self._points.get((at, self._count(at, could[at])))
-            return None if known is not None and known[1] <= limit_s else at
+            return None if known is not None and known[1] <= limit_s * ROUNDING else at
         first_s = np.where(able, self._first_s, np.inf)
         if not np.isfinite(first_s.min(initial=np.inf)):
             return None
@@ -93,6 +93,7 @@ class Candidates:
             self.looked.add(at)
             self.hidden_s[at] = min(self.hidden_s[at], self._most_hidden_s(self.configs[at]))
         done, count = 0, max(1, self._count(at, self.could(limit_s)[at]))
+        limit_s *= ROUNDING
         if self._time_s(at, count) <= limit_s:
             return
         done_s, is_line = 0.0, True
