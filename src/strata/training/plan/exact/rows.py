@@ -98,9 +98,11 @@ def least_s(
 def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
     """Return the longest that the shortest backward of a pipeline over domains in this order is in any split.
 
-    Where some unit of a plan must recompute its layers, all recompute them, and more hides behind that.
+    Under a ZeRO stage that another unit asks for, one may have to recompute more, and more hides behind that.
     """
-    return _row(problem, problem.longest_backwards(config), order, problem.microbatches(config)).most_hidden_s()
+    count = problem.microbatches(config)
+    ways = {config, problem.longest_backwards(config)}  # where all is recomputed, some splits do not fit
+    return max(_row(problem, way, order, count).most_hidden_s() for way in ways)
 
 
 def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
