@@ -98,11 +98,12 @@ def least_s(
 def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
     """Return the longest that the shortest backward of a pipeline over domains in this order is in any split.
 
-    Under a ZeRO stage that another unit asks for, one may have to recompute more, and more hides behind that.
+    Under a ZeRO stage that another unit asks for, one may have to recompute more, and more hides behind that; of
+    few microbatches fewer are in flight, and more splits fit.
     """
-    count = problem.microbatches(config)
     ways = {config, problem.longest_backwards(config)}  # where all is recomputed, some splits do not fit
-    return max(_row(problem, way, order, count).most_hidden_s() for way in ways)
+    counts = {1, problem.microbatches(config)}
+    return max(_row(problem, way, order, count).most_hidden_s() for way in ways for count in counts)
 
 
 def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
