@@ -36,6 +36,7 @@ def test_sharings_fit_and_none_beats_what_is_known_of_its_settings(seed):
 
 @pytest.mark.long("every sharing of small fleets")
 @examples(40)
+@example(21868)  # as the next
 @example(10162)  # of few microbatches fewer are in flight, and a split fits that hides more
 @example(3437)  # a layer fits alone where it is not recomputed
 @example(1167)  # what a setting does takes as long as the limit but for rounding: was looked into for ever

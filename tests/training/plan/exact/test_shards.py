@@ -75,7 +75,7 @@ def test_no_sharing_of_stages_that_wait_for_each_other_beats_its_own_bound(seed,
 @examples(30)
 @example(58254)  # split for the whole batch, two stages are slower than in the split for its few microbatches
 @given(st.integers(0, 10**6))
-def test_no_sharing_of_the_fastest_shapes_beats_the_bounds_of_before(seed):
+def test_no_sharing_beats_the_bounds_from_before_it_was_built(seed):
     problem = Problem.of(*small_case(seed))
     space = ShardSpace(problem, everything(problem))
     bounds = space.bounds()
