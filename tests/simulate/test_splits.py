@@ -42,7 +42,7 @@ def case(seed: int):
     splits = Splits(times, hops_s, warmup.tolist(), float(serial.max(initial=0.0)), count)
     if rng.random() < 0.7:  # known beside the warm-ups, or alone
         alone = replace(splits, warmup=()) if rng.random() < 0.3 else splits
-        splits = replace(alone, in_flight=int(warmup[0]) + 1)
+        splits = replace(alone, in_flight=int(warmup[0]) + 1, depths=warmup.tolist())
 
     def exact_s(counts: tuple[int, ...]) -> float:
         ends = np.cumsum([0, *counts])
@@ -146,7 +146,8 @@ def test_fewer_microbatches_take_their_share_of_the_bound_by_as_many_as_are_in_f
     plain, fitting, _ = case(seed)
     if not fitting:
         return
-    splits = replace(plain, warmup=(), microbatches=count + fewer)
+    depths = plain.depths if count > 1 + max(plain.depths, default=0) else ()
+    splits = replace(plain, warmup=(), microbatches=count + fewer, depths=depths)
     less = replace(splits, microbatches=count)
     assert less.paced_s >= splits.paced_s * count / (count + fewer) * (1 - 1e-9)
     whole, part = with_ends(splits, seed), with_ends(less, seed)
@@ -172,6 +173,19 @@ def test_all_that_is_in_flight_makes_its_round_trip_before_more_is():
     assert splits.bound_s >= 10 * (8 + 30)
     assert replace(splits, in_flight=0).bound_s < 300
     assert list(splits.within(379.0)) == []
+
+
+def test_a_stage_takes_turns_between_its_first_backward_and_its_last_forward_alone():
+    """Nine layers of 1 s on four stages: 48 s at the pace of three of them, but that stage begins its turns when
+    the first microbatch is through the other six, and when they end the last one still has to."""
+    work = np.triu(np.arange(10) - np.arange(10)[:, None], 1).astype(float)
+    times, depths = [np.where(work > 0, work, np.inf)] * 4, [3, 2, 1, 0]
+    splits = Splits(times, [0.0] * 3, depths, 0.0, 16, depths=depths)
+    each, none = np.array([[3.0, 2.0, 2.0, 2.0]]), np.zeros((1, 3))
+    row = StageTimes(each / 3, each * 2 / 3, none, none, none, none)
+    assert splits.best == (3, 2, 2, 2)
+    assert splits.bound_s == recurrence_s(row, 16, np.array(depths))[0] == 51
+    assert replace(splits, depths=()).bound_s == 48
 
 
 def test_zero_bubble_stages_wait_for_a_slow_link_once_for_two_microbatches():

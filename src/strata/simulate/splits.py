@@ -13,9 +13,13 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
 * the first stage begins a microbatch when that k before it is through, k = w_0 + 1 of them in flight, so the one
   after n k only after n round trips C of the whole pipeline. With n = floor((M - 1) / k) the last r = M - n k
   microbatches begin then: n C + the first bound of r.
+* stage p begins w_p + 1 microbatches before its first backward, and has no forward left when the last one goes on:
+  the first microbatch's way to it, below it and back, M - 1 - w_p backwards and forwards in turn, and the last
+  microbatch's way below it and back: path + (M - 1 - w_p) t_p + C_p+1,S.
 
 The first is nested, V_i = max(m_i t_i, u t_i + hop_i + V_i+1), so its least over all splits is found backwards,
-one stage at a time; so is the shortest path. The third needs several stages and is looked at where all are known.
+one stage at a time; so are the last and the shortest path. The third needs several stages and is looked at where
+all are known.
 Schedules in fixed orders have other sums of stages beside (`plane_sums`).
 
 A step ends when all stages have exchanged and updated what they hold: after its pipeline follows the longest end
@@ -77,7 +81,8 @@ class Splits:
     a fixed order waits for what its two stages have in flight between them; none: as the warm-ups say.
     ends: per stage, what follows the pipeline at least where it has the layers from a row to a column; none:
     `end_s`, which follows in any case. in_flight: microbatches that the first stage has begun and not ended, at
-    most, stages work off their microbatches in turn; 0: not known, or in another order.
+    most, stages work off their microbatches in turn; 0: not known, or in another order. depths: per stage, the
+    most warm-ups that it has in any order, stages taking turns after those; none: not known.
     """
 
     times: Sequence[Floats]
@@ -93,11 +98,18 @@ class Splits:
     ends: Sequence[Floats] = ()
     end_s: float = 0.0
     in_flight: int = 0
+    depths: Sequence[int] = ()
 
     def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
-        count = self.busy[stage] if self.busy else self.microbatches
-        return np.maximum(times * count, self.upstream * times + after_s)
+        return np.maximum(self._own_s(stage, times), self.upstream * times + after_s)
+
+    def _own_s(self, stage: int, times: Floats) -> Floats:
+        """Return what all microbatches take because of one stage and the way below it."""
+        own_s = times * (self.busy[stage] if self.busy else self.microbatches)
+        if self.depths and (turns := self.microbatches - 1 - self.depths[stage]) > 0:
+            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self._hop_s(stage) + self._paths[stage + 1]))
+        return own_s
 
     @cached_property
     def _rounds(self) -> Sequence[int]:
@@ -149,7 +161,7 @@ class Splits:
     def paced_s(self) -> float:
         """What no split's step can beat, however many microbatches are in flight.
 
-        Of M microbatches at least M / m times what it is of m fewer ones, the stages and hops alike.
+        Of M microbatches no more than M / m times what m fewer ones take, if they are more than are in flight.
         """
         path_s = float(self._paths[0][0]) + (self.microbatches - 1) * self.slowest_s
         return max(float(self._bounds[0][0]), path_s)
@@ -172,7 +184,7 @@ class Splits:
         # No more microbatches than these have weight gradients left when the last gradient leaves a stage.
         late = (min(self.microbatches - each, (1 - self.upstream) * left) for each in self.busy)
         busy = tuple(left - each for each in late)
-        return count, replace(self, microbatches=left, in_flight=0, warmup=(), rounds=(), busy=busy)
+        return count, replace(self, microbatches=left, in_flight=0, warmup=(), depths=(), rounds=(), busy=busy)
 
     @cached_property
     def sums(self) -> PlaneSums | None:
@@ -206,7 +218,7 @@ class Splits:
         """The bound of a stage's work and its own end."""
         after_s = self._none_left
         for stage in reversed(range(len(self.times))):
-            own_s = self.times[stage] * (self.busy[stage] if self.busy else self.microbatches)
+            own_s = self._own_s(stage, self.times[stage])
             own_s = own_s + (np.maximum(self.ends[stage], self.end_s) if self.ends else self.end_s)
             onward_s = self.upstream * self.times[stage] + (self._hop_s(stage) + after_s)
             after_s = np.maximum(own_s, onward_s).min(axis=1)

@@ -108,7 +108,7 @@ class Allocator:
             parts = self._parts(samples, size, recompute)
             if parts is None:
                 continue
-            busy_s = max(_busy_s(inner, count) for inner, count in parts)
+            busy_s = max(inner.least_s(count) for inner, count in parts)
             hidden_s = min(inner.hidden_s for inner, _ in parts)
             plan = _joined(parts)
             ways = product(job.gradient_compression, (1, *job.local_steps)) if len(parts) > 1 else [(1.0, 1)]
@@ -138,12 +138,8 @@ class Allocator:
             ways = [(inner, count) for inner, count in counted if count <= inner.room]
             if not ways:
                 return None
-            parts.append(min(ways, key=lambda way: _busy_s(*way)))
+            parts.append(min(ways, key=lambda way: way[0].least_s(way[1])))
         return parts
-
-
-def _busy_s(inner: Inner, count: int) -> float:
-    return inner.after_s + max(count * inner.period_s, inner.path_s + (count - 1) * inner.pace_s)
 
 
 def _joined(parts: list[tuple[Inner, int]]) -> TrainingPlan:

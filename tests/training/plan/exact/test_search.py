@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from strata.fleet.schema import load_fleet
 from strata.training.plan.exact.branches import LOTS
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
@@ -18,6 +19,7 @@ from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
 from strata.workload.job import Schedule
 from strata.workload.pins import Pins
+from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
 from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
@@ -38,6 +40,15 @@ def test_a_search_opens_few_of_its_branches():
     every = len(looked.problem.configs) * len(looked.chains.masks)
     assert 0 < found.branches < every
     assert 0 < found.evaluated < every / 15
+
+
+def test_small_models_shared_between_regions_are_proved():
+    """What hides of the gradient sum was looked at a range at a time, by the shortest work in it and the longest
+    backward: a gap of 4.4 % was left, and between domains of two kinds one of 22 %."""
+    proved = search(load_fleet("aws10"), load_job("opt-350m")).run()
+    [best] = [item for item in proved.by_set.values() if item.score == proved.best_score]
+    assert len(best.plan.pipelines) == 5
+    assert proved.gap < 1e-3
 
 
 @examples(25)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -51,9 +50,9 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
     for row, unit in enumerate(ways):
         hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
     # Units of a kind have like shapes and are worked out once.
-    columns = figures.fill, figures.period, figures.samples, figures.room, hidden
-    rows, counts = np.unique(np.stack(columns), axis=1, return_counts=True)
-    figures, hidden = _Figures(*rows[:4]), rows[4]
+    columns = np.concatenate([figures.columns, hidden[None]])
+    rows, counts = np.unique(columns, axis=1, return_counts=True)
+    figures, hidden = _Figures(rows[:-1]), rows[-1]
     able = hidden >= levels[:, None, None]
 
     def is_enough(limits_s: Floats) -> Bools:
@@ -71,33 +70,37 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
     return np.asarray(high)
 
 
-@dataclass(frozen=True, slots=True)
 class _Figures:
     """Of each unit's shapes [unit, shape]: times, samples a microbatch, and microbatches at most.
 
     What fills the rows does no work.
     """
 
-    fill: Floats
-    period: Floats
-    samples: Floats
-    room: Floats
+    def __init__(self, columns: Floats) -> None:
+        """Columns [4 + 2 K, unit, shape]: `fill`, `period`, `samples`, `room`, and K paces (see `Inner`)."""
+        self.columns = columns
+        self.fill, self.period, self.samples, self.room = columns[:4]
+        self._before, self._work = columns[4::2], columns[5::2]
 
     @classmethod
     def of(cls, ways: list[list[Inner]]) -> _Figures:
-        fill, period, samples, room = (
-            np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0, 0.0)
-        )
+        shapes, most = max(map(len, ways)), max(len(inner.paces_s) for unit in ways for inner in unit)
+        columns = np.zeros((4 + 2 * most, len(ways), shapes))
+        columns[0], columns[1], columns[5::2] = 1e300, 1.0, 1e-300
         for row, unit in enumerate(ways):
             for column, inner in enumerate(unit):
-                fill[row, column], period[row, column] = inner.fill_s, inner.every_s
-                samples[row, column], room[row, column] = inner.samples, inner.room
-        return cls(fill, period, samples, room)
+                paces = [(before + inner.after_s - inner.closing_s, work) for before, work in inner.paces_s]
+                paces += paces[-1:] * (most - len(paces))
+                figures = inner.fill_s, inner.every_s, inner.samples, inner.room
+                columns[:, row, column] = [*figures, *(each for pace in paces for each in pace)]
+        return cls(columns)
 
     def taken(self, limit_s: Floats | float) -> Floats:
         """Return the samples within a limit."""
-        counts = np.minimum(np.floor((limit_s - self.fill) / self.period + 1 + 1e-9), self.room)
-        return np.where(counts > 0, counts * self.samples, 0.0)
+        counts = self.room
+        for before, work in zip(self._before, self._work, strict=True):
+            counts = np.minimum(counts, np.floor((limit_s - before) / work + 1e-9))
+        return np.where((limit_s >= self.fill * (1 - 1e-12)) & (counts > 0), counts * self.samples, 0.0)
 
     def enough_s(self, batch: int, able: Bools | bool = True) -> float:
         """Return a limit within which an able shape does the batch; where none can, all do what they can."""

@@ -95,15 +95,22 @@ def least_s(
     return _row(problem, config, order, microbatches).least_s(after_s)
 
 
-def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
-    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split.
+def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> tuple[float, float]:
+    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split, and
+    how long it is where it does not make the pipeline slower.
 
     Under a ZeRO stage that another unit asks for, one may have to recompute more, and more hides behind that; of
-    few microbatches fewer are in flight, and more splits fit.
+    few microbatches fewer are in flight, and more splits fit. A stage alone takes longer by what it hides more,
+    once for each microbatch; of several others than the slowest may.
     """
+    alone = _row(problem, config, order, 1)
+    if len(alone.layout) == 1:
+        zero_stages = problem.job.zero_stages
+        return max(alone.most_hidden_s((zero,)) for zero in zero_stages), alone.most_hidden_s(zero_stages)
     ways = {config, problem.longest_backwards(config)}  # where all is recomputed, some splits do not fit
     counts = {1, problem.microbatches(config)}
-    return max(_row(problem, way, order, count).most_hidden_s() for way in ways for count in counts)
+    most_s = max(_row(problem, way, order, count).most_hidden_s() for way in ways for count in counts)
+    return most_s, most_s
 
 
 def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
@@ -131,9 +138,12 @@ class _Row:
             return np.inf, np.inf
         return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
 
-    def most_hidden_s(self) -> float:
-        """Return the longest that the shortest backward is in any split."""
+    def most_hidden_s(self, zero_stages: tuple[int, ...] = ()) -> float:
+        """Return the longest that the shortest backward is in any split that fits under one of these ZeRO stages;
+        none given: of those that the job leaves to a plan of these stages alone."""
         plan, splits = self._whole
+        if zero_stages:
+            splits = self._splits(plan, zero_stages, self.microbatches, 1, is_ordered=False)
         left = np.zeros(len(self.problem.job.layers) + 1)
         left[:-1], left[-1] = -np.inf, np.inf
         for stage, times in reversed(list(zip(plan.pipelines[0].stages, splits.times, strict=True))):
@@ -277,7 +287,7 @@ class _Row:
         """
         config, kinds, stages = self.config, self.problem.kinds, len(self.layout)
         shapes: list[tuple[StageShape, ...]] = [()] * stages
-        pipeline, warmup, in_flight = plan.pipelines[0], tuple[int, ...](), 0
+        pipeline, warmup, in_flight, depths = plan.pipelines[0], tuple[int, ...](), 0, tuple[int, ...]()
         if fits:
             if max(zero_stages) <= WHOLE_WEIGHTS:
                 zero_stages = (max(zero_stages),)
@@ -287,6 +297,8 @@ class _Row:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
             if warmup or plan.schedule is Schedule.ZERO_BUBBLE or (not is_ordered and self._is_classic):
                 in_flight = pipeline.stages[0].warmup + 1
+            if warmup or (not is_ordered and self._is_classic):
+                depths = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
         upstream, path, busy, rounds = 1 / chunks, 1.0, tuple[float, ...](), tuple[int, ...]()
         if plan.schedule is Schedule.ZERO_BUBBLE:
             share = self.problem.compute_cost(config).weight_share
@@ -306,7 +318,8 @@ class _Row:
             is_fixed = fits and plan.schedule in ORDERED
             self.problem.splits[key] = Splits(
                 times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, rounds,
-                (lambda: self._sums(plan, times)) if is_fixed else lambda: None, in_flight=in_flight,
+                (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
+                in_flight=in_flight, depths=depths,
             )  # fmt: skip
         return self.problem.splits[key]
 

@@ -13,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Floats, Ints
 from strata.clock import Check, unlimited
 from strata.errors import OutOfTime
 from strata.simulate.collective import eta
+from strata.training.plan.exact.candidates import Candidates
 from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.groups import UnitGroups
 from strata.training.plan.exact.problem import Problem
@@ -213,24 +214,39 @@ class ShardSpace(UnitGroups):
         if not all(len(kind.configs) for kind in kinds):
             return False
         while True:
-            hides_s, most_hidden_s = _levels(np.concatenate([kind.hidden_s for kind in kinds]), sum_s)
-            work_s = self._work_s(limit_s, most_hidden_s, float(sum_s), steps)
-            done = np.zeros(len(work_s))
-            for kind, count in zip(kinds, counts.tolist(), strict=True):
-                able = kind.hidden_s[:, None] >= hides_s
-                done += count * np.where(able, kind.most_samples(work_s), 0.0).max(axis=0)
-            enough = np.flatnonzero((done >= self.problem.job.global_batch * (1 - 1e-9)) & (work_s > 0))
-            if not len(enough):
+            level = self._level_within(kinds, counts, sum_s=float(sum_s), steps=steps, limit_s=limit_s)
+            if level is None:
                 return False
-            at, is_closer = int(enough[0]), False
+            (work_s, hides_s), is_closer = level, False
             for kind in kinds:
-                best = kind.best_open(float(work_s[at]), float(hides_s[at]))
+                best = kind.best_open(work_s, hides_s, is_step=steps == 1)
                 if best is not None:
                     check()
-                    kind.look(best, float(work_s[at]))
+                    kind.look(*best)
                     is_closer = True
             if not is_closer:
                 return True
+
+    def _level_within(
+        self, kinds: Sequence[Candidates], counts: Ints, *, sum_s: float, steps: int, limit_s: float
+    ) -> tuple[float, float] | None:
+        """Return what time the work has, and what is hidden, where that is enough for so many units of some kinds
+        within a limit; None: nowhere is it."""
+        every = np.unique(np.minimum(np.concatenate([kind.hidden_s for kind in kinds]), sum_s))
+        first, last = np.array([0]), np.array([len(every) - 1])
+        while True:
+            first, last = _parts(first, last)
+            hides_s, work_s = every[first], self._work_s(limit_s, every[last], sum_s, steps)
+            done = np.zeros(len(work_s))
+            for kind, count in zip(kinds, counts.tolist(), strict=True):
+                done += count * kind.most_hiding(work_s, hides_s, is_step=steps == 1).max(axis=0)
+            enough = np.flatnonzero((done >= self.problem.job.global_batch * (1 - 1e-9)) & (work_s > 0))
+            if not len(enough):
+                return None
+            single = enough[first[enough] == last[enough]]
+            if len(single):
+                return float(work_s[single[0]]), float(hides_s[single[0]])
+            first, last = first[enough], last[enough]
 
     def own_bound_s(self, way: int, group: int, *, limit_s: float, check: Check = unlimited) -> float:
         """Return what no plan of a sharing beats, its layers split in any way; no more than a limit."""
@@ -351,9 +367,11 @@ class ShardSpace(UnitGroups):
         return SharingPlans(self.problem, self._units)
 
 
-def _levels(hidden_s: Floats, sum_s: float) -> tuple[Floats, Floats]:
-    """Return where levels of hidden time begin, at most LEVELS, and the most that a plan of each hides."""
-    every = np.unique(np.minimum(hidden_s, sum_s))
-    begin = np.unique(np.linspace(0, len(every) - 1, LEVELS).round().astype(int))
-    # The least that any of some shapes hides is what one of them hides.
-    return every[begin], every[np.append(begin[1:], len(every)) - 1]
+def _parts(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return ranges from a first to a last position, each cut into some LEVELS parts where there are as many."""
+    begins = [
+        np.unique(np.linspace(low, high, max(2, LEVELS // len(first))).round().astype(int))
+        for low, high in zip(first.tolist(), last.tolist(), strict=True)
+    ]
+    ends = [np.append(begin[1:] - 1, high) for begin, high in zip(begins, last.tolist(), strict=True)]
+    return np.concatenate(begins), np.concatenate(ends)

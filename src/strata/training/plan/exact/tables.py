@@ -58,9 +58,9 @@ class ShapeTables:
         table, is_new = self.of(common, check), False
         for row in rows:
             kind, is_closer = self.candidates(common, row), False
-            while (at := kind.best_open(limit_s, hides_s)) is not None:
+            while (best := kind.best_open(limit_s, hides_s)) is not None:
                 check()
-                kind.look(at, limit_s)
+                kind.look(*best)
                 is_closer = True
             if is_closer:
                 table.put(row, kind)
@@ -98,10 +98,10 @@ class ShapeTables:
             def least_of(config: ParallelConfig, count: int) -> tuple[float, float]:
                 return least_s(self.problem, config, unit, count, after_s=after_s[config])
 
-            def hidden_of(config: ParallelConfig) -> float:
+            def hidden_of(config: ParallelConfig) -> tuple[float, float]:
                 # Exchanges of shards lengthen backwards, too.
                 is_sharded = max(self.problem.job.zero_stages) >= 2
-                return np.inf if is_sharded else most_hidden_s(self.problem, config, unit)
+                return (np.inf, np.inf) if is_sharded else most_hidden_s(self.problem, config, unit)
 
             self._candidates[common, row] = Candidates(
                 settings, bounds, least_of, hidden_of, is_filled=self.problem.is_filled

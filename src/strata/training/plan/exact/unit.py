@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats
 from strata.simulate.order import ORDERED
 from strata.simulate.pipeline_times import stack
 from strata.simulate.screening import one_f_one_b_s, path_s, stage_bounds_s
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
-from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.exact.shapes import Shapes, Unit
-from strata.workload.job import Recompute, Schedule
+from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
 
 MANY: Final = 10**9
@@ -30,26 +27,20 @@ FASTEST: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One way to run a unit. A step of M microbatches per copy takes at least after + max(before_i + M × work_i
-    for its stages, path + (M - 1) × pace), pace the slowest single operation or message
-    (see `screening.lower_bound_s`)."""
+    """One way to run a unit. A step of M microbatches per copy takes about after + max(path, before + M × work) of
+    the largest of `paces_s`: what stages take that work in turn (see `simulate.splits`)."""
 
     plan: TrainingPlan
-    period_s: float
     path_s: float
-    pace_s: float
     after_s: float
     closing_s: float
     """Of what is after, this starts when all units are done: updates, and what ZeRO gathers then."""
     every_s: float
-    """Time between microbatches in steady state, waits for the links of a chain included: at least the period."""
+    """Time between microbatches in steady state, waits for the links of a chain included."""
     hidden_s: float
     """How much of a gradient sum between units the last backward can hide: that of the shortest stage."""
-    stages_s: tuple[tuple[float, float], ...]
-    """What is upstream of a stage, and its own work on a microbatch; without stages that others always exceed."""
-    few: tuple[tuple[int, Inner], ...] = ()
-    """What bounds the same shape where a copy has no more than so many microbatches: fewer are in flight, and less
-    is recomputed."""
+    paces_s: tuple[tuple[float, float], ...]
+    """What comes before and after all microbatches at a pace, and that pace; without those that others exceed."""
     room: int = MANY
     """Microbatches of a copy that its memory is planned for: of more, more would be in flight."""
     config: ParallelConfig | None = None
@@ -65,30 +56,9 @@ class Inner:
         return self.path_s + self.after_s - self.closing_s
 
     def least_s(self, microbatches: int) -> float:
-        """Return a bound on the time of so many microbatches per copy."""
-        busy = max((before + microbatches * work for before, work in self.stages_s), default=0.0)
-        least_s = self.after_s + max(busy, self.path_s + (microbatches - 1) * self.pace_s)
-        return min([least_s, *(few.least_s(microbatches) for most, few in self.few if microbatches <= most)])
-
-    def most_samples(self, limits_s: Floats) -> Floats:
-        """Return a bound on the samples within each time limit."""
-        left = limits_s - self.after_s
-        most = np.minimum(self.room, np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9))
-        for before, work in self.stages_s:
-            most = np.minimum(most, np.floor((left - before) / work + 1e-9))
-        samples = np.maximum(0.0, most) * self.samples
-        for microbatches, few in self.few:
-            samples = np.maximum(samples, np.minimum(few.most_samples(limits_s), microbatches * self.samples))
-        return np.asarray(samples)
-
-    def most_within(self, limit_s: float) -> float:
-        """Return `most_samples` of one time limit: ten times as fast."""
-        left = limit_s - self.after_s
-        most = math.floor(min(self.room, (left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9))
-        for before, work in self.stages_s:
-            most = min(most, math.floor((left - before) / work + 1e-9))
-        samples = max(0, most) * self.samples
-        return max([samples, *(min(few.most_within(limit_s), most * self.samples) for most, few in self.few)])
+        """Return about how long so many microbatches per copy take."""
+        busy_s = max(before + microbatches * work for before, work in self.paces_s)
+        return self.after_s + max(self.path_s, busy_s)
 
 
 class Units:
@@ -146,11 +116,11 @@ class Units:
         key = (self.kind(unit), config)
         if key not in self._of_setting:
             plans = self._built(unit, config, self.problem.job.global_batch)
-            inners = [self._shared(plan) for plan in plans]
+            inners = [self._timed(plan) for plan in plans]
             again = (plan for plan in plans if plan.recompute is not config.recompute)
             first, deepest = 1, max((len(plan.pipelines[0].stages) for plan in again), default=0)
             while first < deepest:
-                inners += [replace(self._shared(plan), room=first) for plan in self._built(unit, config, first)]
+                inners += [replace(self._timed(plan), room=first) for plan in self._built(unit, config, first)]
                 first *= 2
             self._of_setting[key] = [replace(inner, config=config) for inner in inners]
         return self._of_setting[key]
@@ -172,26 +142,6 @@ class Units:
         built = build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole)
         return [plan for plan in built if isinstance(plan, TrainingPlan)]
 
-    def _shared(self, plan: TrainingPlan) -> Inner:
-        """Return the shape of a plan, whatever share of the batch it has.
-
-        From 1, 2, 4, … microbatches on what so many ask for at least is recomputed. All domains have the ZeRO
-        stage of one of them, and what is recomputed more hides more of the sums.
-        """
-        inner, bare = self._timed(plan), without_recomputation(self.problem, plan)
-        if bare is None or plan.recompute is Recompute.NONE:
-            return inner
-        [pipeline], few, first = bare.pipelines, list[tuple[int, Inner]](), 1
-        zero_stages = [zero for zero in self.problem.job.zero_stages if zero >= plan.zero_stage]
-        deepest = max(stage.warmup for stage in pipeline.stages) + 1
-        while first < deepest:
-            shared = replace(bare, pipelines=(with_microbatches(pipeline, first),))
-            for fits in fitting(self.problem, shared, zero_stages):
-                timed, most = self._timed(fits), min(2 * first, deepest) - 1
-                few.append((most, replace(timed, after_s=min(timed.after_s, inner.after_s))))
-            first *= 2
-        return replace(inner, few=tuple(few))
-
     def _timed(self, plan: TrainingPlan) -> Inner:
         model, pipeline = self.problem.model, plan.pipelines[0]
         times = model.times(plan, pipeline)
@@ -199,30 +149,34 @@ class Units:
         stacked = stack([times])
         before, work = (each[0] for each in stage_bounds_s(stacked))
         period_s, way_s = max(float(work.max()), *messages, 0.0), float(path_s(stacked)[0])
-        every_s = period_s
+        pace_s = max(*times.forward_s, *times.backward_s, *messages)
+        every_s, paces = period_s, [(way_s - pace_s, pace_s), *zip(before.tolist(), work.tolist(), strict=True)]
         if len(plan.domains) > 1 and plan.schedule is not Schedule.GPIPE:
             warmup = np.array([stage.warmup for stage in pipeline.stages], dtype=float)
             whole_s = float(one_f_one_b_s(stacked, pipeline.microbatches, warmup)[0])
             every_s = max(period_s, (whole_s - way_s) / max(1, pipeline.microbatches - 1))
+            paces = [(way_s - every_s, every_s)]
+        elif plan.schedule is not Schedule.GPIPE:
+            later = [stage.warmup for stage in pipeline.stages] * work
+            below = np.minimum(way_s - before - work, later)
+            paces += zip((way_s + below - later - work).tolist(), work.tolist(), strict=True)
         return Inner(
             plan,
-            period_s=period_s,
             path_s=way_s,
-            every_s=every_s,
-            pace_s=max(*times.forward_s, *times.backward_s, *messages),
             after_s=times.closing_s + times.sync_s,
             closing_s=times.closing_s,
+            every_s=every_s,
             hidden_s=min(times.backward_s),
-            stages_s=_unexceeded(before, work),
+            paces_s=_unexceeded(paces),
         )
 
 
-def _unexceeded(before: Floats, work: Floats) -> tuple[tuple[float, float], ...]:
-    """Return the stages (before, work) that no other, with no less of both, stands for; those without work go."""
+def _unexceeded(paces: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return what no other, with no less of both, stands for; the last is the slowest."""
     kept: list[tuple[float, float]] = []
-    for a, t in sorted(zip(before.tolist(), work.tolist(), strict=True), reverse=True):
-        if t > 0 and all(t > other for _, other in kept):
-            kept.append((a, t))
+    for before, work in sorted(paces, reverse=True):
+        if work > (kept[-1][1] if kept else 0.0):
+            kept.append((before, work))
     return tuple(kept)
 
 
