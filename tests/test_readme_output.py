@@ -19,6 +19,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIALS = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs/tutorials").glob("*.md")))
 DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 LIVE = re.search(r"<!-- live demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
+CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+ANSWERED = [
+    row
+    for page in (README, CHINESE)
+    for row in re.findall(r"^\| [^|]* \| `strata ([^`]*)` \| (.*) \|$", page, re.MULTILINE)
+    if not row[0].startswith("run ")  # needs a GPU
+]
+"""Commands of the first table of both pages, and their answers in short."""
 SHOWN = [
     shown
     for block in re.findall(r"^```\n(\$ .*?)^```", TUTORIALS, re.DOTALL | re.MULTILINE)
@@ -65,6 +73,15 @@ def _words(text: str) -> str:
 @pytest.mark.xdist_group("readme")
 def test_the_demo_prints_what_is_shown(printed):
     assert _words(DEMO) in printed("demo")
+
+
+@pytest.mark.long("plans a large model")
+@pytest.mark.xdist_group("readme")
+@pytest.mark.parametrize(("command", "answer"), ANSWERED)
+def test_figures_of_the_first_table_are_those_that_commands_print(printed, command, answer):
+    figures = re.findall(r"\d[\d.]*\d+k?|\d+", re.sub(r"`[^`]*`", "", answer))
+    shown = printed(command)
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}", shown)] == []
 
 
 @pytest.mark.long("trains on this machine for most of a minute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import product
 from typing import Final
@@ -45,14 +46,14 @@ def _levels(values: Iterable[float]) -> Floats:
 
 def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:
     """Return for each level the time within which shapes that hide so much [s] work through the batch."""
-    figures = _Figures.of(ways)
+    # Units of a kind have the same shapes and are worked out once.
+    each = {tuple(map(id, unit)): unit for unit in ways}
+    counted = Counter(tuple(map(id, unit)) for unit in ways)
+    counts = np.array([counted[shapes] for shapes in each])
+    figures = _Figures(list(each.values()))
     hidden = np.zeros_like(figures.fill)
-    for row, unit in enumerate(ways):
+    for row, unit in enumerate(each.values()):
         hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
-    # Units of a kind have like shapes and are worked out once.
-    columns = np.concatenate([figures.columns, hidden[None]])
-    rows, counts = np.unique(columns, axis=1, return_counts=True)
-    figures, hidden = _Figures(rows[:-1]), rows[-1]
     able = hidden >= levels[:, None, None]
 
     def is_enough(limits_s: Floats) -> Bools:
@@ -76,24 +77,18 @@ class _Figures:
     What fills the rows does no work.
     """
 
-    def __init__(self, columns: Floats) -> None:
-        """Columns [4 + 2 K, unit, shape]: `fill`, `period`, `samples`, `room`, and K paces (see `Inner`)."""
-        self.columns = columns
-        self.fill, self.period, self.samples, self.room = columns[:4]
-        self._before, self._work = columns[4::2], columns[5::2]
-
-    @classmethod
-    def of(cls, ways: list[list[Inner]]) -> _Figures:
+    def __init__(self, ways: list[list[Inner]]) -> None:
         shapes, most = max(map(len, ways)), max(len(inner.paces_s) for unit in ways for inner in unit)
-        columns = np.zeros((4 + 2 * most, len(ways), shapes))
-        columns[0], columns[1], columns[5::2] = 1e300, 1.0, 1e-300
+        self.fill, self.period = np.full((len(ways), shapes), 1e300), np.ones((len(ways), shapes))
+        self.samples, self.room = np.zeros((2, len(ways), shapes))
+        self._before, self._work = np.zeros((most, len(ways), shapes)), np.full((most, len(ways), shapes), 1e-300)
         for row, unit in enumerate(ways):
             for column, inner in enumerate(unit):
-                paces = [(before + inner.after_s - inner.closing_s, work) for before, work in inner.paces_s]
-                paces += paces[-1:] * (most - len(paces))
-                figures = inner.fill_s, inner.every_s, inner.samples, inner.room
-                columns[:, row, column] = [*figures, *(each for pace in paces for each in pace)]
-        return cls(columns)
+                self.fill[row, column], self.period[row, column] = inner.fill_s, inner.every_s
+                self.samples[row, column], self.room[row, column] = inner.samples, inner.room
+                paces = inner.paces_s + inner.paces_s[-1:] * (most - len(inner.paces_s))
+                self._before[:, row, column], self._work[:, row, column] = zip(*paces, strict=True)
+                self._before[:, row, column] += inner.after_s - inner.closing_s
 
     def taken(self, limit_s: Floats | float) -> Floats:
         """Return the samples within a limit."""
@@ -113,7 +108,7 @@ class _Figures:
 
 def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
     """Return one shape a unit, `copies` of the model together, that work the batch off soonest; None: no such."""
-    figures = _Figures.of(ways)
+    figures = _Figures(ways)
     replicas = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
 
     def most(limit_s: float) -> tuple[float, tuple[int, ...]] | None:
@@ -145,7 +140,7 @@ def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[lis
 
 def share(ways: list[list[Inner]], batch: int) -> list[tuple[Inner, int]]:
     """Return per unit the shape and microbatches per copy that make the slowest unit fastest."""
-    figures = _Figures.of(ways)
+    figures = _Figures(ways)
     taken, low, high = figures.taken, 0.0, figures.enough_s(batch)
     while high - low > 1e-4 * high:
         middle = (low + high) / 2

@@ -142,8 +142,12 @@ class SearchBranches:
         return {lot: self._numbers[lot][self._looked[lot] :] for lot in lots}
 
     def _pipelines(self, lot: Lot, number: int) -> tuple[Floats, Ints]:
+        return self._bounded(number, self._masks[lot])
+
+    def _bounded(self, number: int, masks: Ints) -> tuple[Floats, Ints]:
+        """Return the least scores of pipelines of a setting over some masks (positions), and their codes."""
         job, limits = self.problem.job, self.problem.job.limits
-        bounds = self.chains.bounds(self.problem.configs[number], self._masks[lot])
+        bounds = self.chains.bounds(self.problem.configs[number], masks)
         keep = np.isfinite(bounds.step_s)
         if limits.cost_usd_per_step is not None:
             keep &= bounds.cost_usd <= limits.cost_usd_per_step
@@ -187,10 +191,10 @@ class SearchBranches:
         return np.array([must is None or any(must in unit for unit in group) for group in self.shards.groups])
 
     def become_closer(self, branch: int, *, check: Check) -> bool:
-        """Bound a sharing, and others in its shapes, more closely; False where its bound is the closest."""
+        """Bound a branch, and others like it, more closely; False where its bound is the closest."""
         code = int(self.codes[branch])
         if code >= 0:
-            return False
+            return self._look_into(branch, *divmod(code, len(self.chains.masks)))
         at = divmod(-1 - code, len(self.shards.groups))
         closer = self.shards.closer(*at, check=check)
         if closer is None:
@@ -200,6 +204,18 @@ class SearchBranches:
         row, group = np.nonzero(known >= 0)
         self.bounds[known[row, group]] = self._shared_score(ways, step_s)[row, group]
         return True
+
+    def _look_into(self, branch: int, number: int, index: int) -> bool:
+        """Bound pipelines of a setting that are like one of its masks more closely, and whether they are now."""
+        masks = self.chains.look(self.problem.configs[number], int(self.chains.masks[index]))
+        if masks is None:
+            return False
+        scores, codes = self._bounded(number, masks)
+        rows = np.flatnonzero(self.codes // len(self.chains.masks) == number)
+        _, old, new = np.intersect1d(self.codes[rows], codes, assume_unique=True, return_indices=True)
+        before = self.bounds[branch]
+        self.bounds[rows[old]] = scores[new]
+        return bool(self.bounds[branch] > before)
 
     def shared_score(self, way: int, group: int, step_s: float) -> float:
         """Return the least score of a sharing that takes so long."""

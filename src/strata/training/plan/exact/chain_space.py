@@ -21,6 +21,7 @@ from strata.training.plan.exact.copy_sums import after_s, gradients_s
 from strata.training.plan.exact.orders import chunk_counts, fixed_chunks, folds
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
+from strata.training.plan.exact.row_bounds import least_of_orders_s
 from strata.training.plan.exact.rows import chains
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
@@ -47,6 +48,8 @@ class ChainSpace:
         count = len(members)
         self.masks = np.arange(1, 1 << count)
         self._path_tables: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
+        self._known: dict[ParallelConfig, dict[tuple[int, int], float]] = {}
+        """What pipelines of a setting take at least, by the kind of their domains and their stages (`look`)."""
         self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
 
     def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -150,6 +153,9 @@ class ChainSpace:
             rounds = np.maximum(0, microbatches + 1 - total_stages) // 2 / np.maximum(1, inside.sum(axis=1) - 1)
             across = np.maximum(least_work * (1 - share) + waits, rounds * route)
             step_s = np.minimum(step_s, np.maximum(apart, across))
+        for (kind, depth), known_s in self._known.get(config, {}).items():
+            like = (alike == kind) & (total_stages == depth) & (inside.sum(axis=1) > 1)
+            step_s[like] = np.maximum(step_s[like], known_s)
         step_s = step_s + self._after_s(config, inside, compute_cost, total_stages) / total_stages
         if Schedule.DUAL_PIPE_V in job.schedules:
             folded = [row for row in single.tolist() if folds(job, int(total_stages[row]), microbatches)]
@@ -159,12 +165,28 @@ class ChainSpace:
         each = np.array([problem.stage_devices(d, config) for d in self.domains])
         devices = inside @ (stages * each) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
+        usd_per_s = self._usd(stages * each, inside) * (data_parallel / 3600)
+        some = np.isfinite(step_s)  # not where memory is known to hold no split
+        rows, step_s = rows[some], step_s[some]
         bounds.step_s[rows] = step_s
-        bounds.utilization[rows] = busy / (devices * step_s)
-        bounds.cost_usd[rows] = (
-            self._usd(stages * each, inside) * (data_parallel / 3600) * step_s + microbatches * load * price
-        )
+        bounds.utilization[rows] = busy[some] / (devices[some] * step_s)
+        bounds.cost_usd[rows] = usd_per_s[some] * step_s + microbatches * load * price[some]
         return bounds
+
+    def look(self, config: ParallelConfig, mask: int) -> Ints | None:
+        """Look into how the memory of so many stages lets layers be split, where domains are alike.
+
+        Returns the positions of the masks whose `bounds` may be closer now; None where they were before.
+        """
+        picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
+        alike = self._alike(self.inside)
+        stages = self.inside @ np.array([self.problem.stages(d, config) for d in self.domains])
+        at = int(np.searchsorted(self.masks, mask))
+        key, known = (int(alike[at]), int(stages[at])), self._known.setdefault(config, {})
+        if len(picked) == 1 or key[0] < 0 or key in known:
+            return None
+        known[key] = least_of_orders_s(self.problem, config, picked)
+        return np.flatnonzero((alike == key[0]) & (stages == key[1]) & (self.inside.sum(axis=1) > 1))
 
     def _alike(self, inside: Ints) -> Ints:
         """Return the kind of the domains of some masks, -1 where they are unlike."""
@@ -214,6 +236,14 @@ class ChainSpace:
         prices = [d.price_usd_per_device_hour for d in self.domains]
         unknown = inside @ np.array([price is None for price in prices])
         return np.where(unknown, 0.0, inside @ (devices * np.array([price or 0.0 for price in prices])))
+
+    def after_s(self, config: ParallelConfig, mask: int) -> float:
+        """Return what follows the microbatches of a subset at least."""
+        inside = self.inside[np.searchsorted(self.masks, mask)][None, :]
+        stages = max(1, int(inside[0] @ [self.problem.stages(domain, config) for domain in self.domains]))
+        return (
+            float(self._after_s(config, inside, self.problem.compute_cost(config), np.array([stages]))[0]) / stages
+        )
 
     def _after_s(self, config: ParallelConfig, inside: Ints, compute_cost: ComputeCost, stages: Ints) -> Floats:
         """Return what follows the microbatches in some masks [N] of so many stages, all of them together.
@@ -311,10 +341,7 @@ class ChainSpace:
         built: list[Chain] = []
         refusal: Reason | None = None
         is_outbid = False
-        inside = self.inside[np.searchsorted(self.masks, mask)][None, :]
-        stages = max(1, sum(self.problem.stages(self.problem.fleet.domains[i], config) for i in picked))
-        compute_cost = self.problem.compute_cost(config)
-        after_s = float(self._after_s(config, inside, compute_cost, np.array([stages]))[0]) / stages
+        after_s = self.after_s(config, mask)
         for order in self.orders(config, picked):
             for chain in chains(self.problem, config, order, limit_s=limit_s, after_s=after_s):
                 if isinstance(chain, Reason):
@@ -331,13 +358,16 @@ class ChainSpace:
             return Reason("no-schedule", "", {"schedules": ", ".join(self.problem.job.schedules), "where": where})
         return refusal
 
-    def order_bounds(self, config: ParallelConfig, orders: Sequence[tuple[int, ...]], bound: Floats) -> Floats:
-        """Return bounds [orders, 3] on (time, -utilisation, money) of orders of one subset, from that on them all.
+    def order_bounds(
+        self, config: ParallelConfig, orders: Sequence[tuple[int, ...]], bound: Floats
+    ) -> tuple[Floats, float]:
+        """Return bounds [orders, 3] on (time, -utilisation, money) of orders of one subset, from that on them all,
+        and what each second more costs at least [USD].
 
         T >= W + C + (M-1) x as in `bounds`, with the links of this order; the money is that of its links.
         """
         if len(orders[0]) == 1:
-            return bound[None, :]
+            return bound[None, :], float(bound[2] / bound[0])
         at = np.array(orders)
         here, there = at[:, :-1], at[:, 1:]
         costs, count = self.problem.pair_costs(config.microbatch_size), self.problem.microbatches(config)
@@ -350,8 +380,9 @@ class ChainSpace:
         egress = count * load * costs.price_sum[here, there].sum(axis=1)
         mask = sum(1 << self.members.index(i) for i in orders[0])
         least = count * load * float(self.path_costs(config.microbatch_size)[3][mask - 1])
-        usd = (bound[2] + (bound[2] - least) * (step_s / bound[0] - 1) + egress - least) * (1 - 1e-12)
-        return np.stack([step_s, bound[1] * bound[0] / step_s * (1 + 1e-12), usd], axis=1)
+        usd_per_s = max(0.0, bound[2] - least) / bound[0]
+        usd = (usd_per_s * step_s + egress) * (1 - 1e-12)
+        return np.stack([step_s, bound[1] * bound[0] / step_s * (1 + 1e-12), usd], axis=1), usd_per_s * (1 - 1e-12)
 
     def orders(
         self, config: ParallelConfig, picked: tuple[int, ...], *, all_efficient: bool = False

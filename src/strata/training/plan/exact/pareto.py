@@ -17,7 +17,7 @@ from strata.clock import Check, Clock
 from strata.errors import OutOfTime, UsageError
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain import Chain
-from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.chain_space import Bounds, ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
@@ -104,13 +104,16 @@ class _Branches:
         self.problem, self.check = problem, check
         self.chains, self.shards = ChainSpace(problem, members), ShardSpace(problem, members)
         bounds: list[Floats] = [np.empty((0, 3))]
+        self._rows: list[Ints] = []
+        """By number of a setting, where among the branches its pipelines over each mask are, -1: nowhere."""
         self.branches: list[tuple[int, int] | _SharedBatch] = []
         for number, config in enumerate(problem.configs):
             check()
             bound = self.chains.bounds(config)
             picked = np.flatnonzero(np.isfinite(bound.step_s))
-            columns = bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]
-            bounds.append(np.stack(columns, axis=1))
+            bounds.append(_columns(bound)[picked])
+            self._rows.append(np.full(len(self.chains.masks), -1))
+            self._rows[-1][picked] = len(self.branches) + np.arange(len(picked))
             self.branches += [(number, int(self.chains.masks[index])) for index in picked]
         step_s = self.shards.bounds(check=check)
         is_possible = np.isfinite(step_s)
@@ -127,16 +130,23 @@ class _Branches:
         self.alive &= ~_dominated(self.bounds, points)
 
     def bound_closer(self, position: int, points: Floats) -> bool:
-        """Bound a sharing, and others in its shapes, more closely; False where its bound is the closest."""
+        """Bound a branch, and others like it, more closely; False where its bound is the closest."""
         branch = self.branches[position]
-        closer = self.shards.closer(*branch, check=self.check) if isinstance(branch, _SharedBatch) else None
-        if closer is None:
-            return False
-        ways, step_s = closer
-        known = self.position[ways]
+        if isinstance(branch, _SharedBatch):
+            closer = self.shards.closer(*branch, check=self.check)
+            if closer is None:
+                return False
+            ways, step_s = closer
+            known, new = self.position[ways], self._of_sharings(ways, step_s)
+        else:
+            number, config = branch[0], self.problem.configs[branch[0]]
+            masks = self.chains.look(config, branch[1])
+            if masks is None:
+                return False
+            known, new = self._rows[number][masks], _columns(self.chains.bounds(config, masks))[masks]
         rows = known[known >= 0]
-        self.bounds[rows] = self._of_sharings(ways, step_s)[known >= 0]
-        self.alive[rows] &= ~_dominated(self.bounds[rows], points)
+        self.bounds[rows] = new[known >= 0]
+        self.alive[rows] &= np.isfinite(self.bounds[rows, 0]) & ~_dominated(self.bounds[rows], points)
         return True
 
     def build(self, position: int, points: Floats) -> tuple[list[TrainingPlan], list[Chain]]:
@@ -147,17 +157,27 @@ class _Branches:
             return [] if plan is None else [plan], []
         config, mask = self.problem.configs[branch[0]], branch[1]
         picked = tuple(i for k, i in enumerate(self.chains.members) if mask >> k & 1)
-        orders = self.chains.orders(config, picked, all_efficient=True)
-        out = _dominated(self.chains.order_bounds(config, orders, self.bounds[position]), points)
-        kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
-        built = [each for order in kept for each in chains_of(self.problem, config, order)]
-        chains = [chain for chain in built if isinstance(chain, Chain)]
+        orders, after_s = (
+            self.chains.orders(config, picked, all_efficient=True),
+            self.chains.after_s(config, branch[1]),
+        )
+        bounds, usd_per_s = self.chains.order_bounds(config, orders, self.bounds[position])
+        limits_s, chains = _undominated_s(bounds, usd_per_s, points), list[Chain]()
+        for order, limit_s, least_s in zip(orders, limits_s.tolist(), bounds[:, 0].tolist(), strict=True):
+            if limit_s <= least_s:
+                continue
+            built = chains_of(self.problem, config, order, limit_s=limit_s, after_s=after_s)
+            chains += [chain for chain in built if isinstance(chain, Chain)]
         return [plan for chain in chains for plan in chain.plans], chains
 
     def _of_sharings(self, ways: Sequence[int], step_s: Floats) -> Floats:
         """Return the bounds [ways, groups, 3] of sharings that take at least so long."""
         use, usd = self.shards.most_utilization(ways, step_s), self.shards.least_usd(ways, step_s)
         return np.stack([step_s, -use, usd], axis=2)
+
+
+def _columns(bounds: Bounds) -> Floats:
+    return np.stack([bounds.step_s, -bounds.utilization, bounds.cost_usd], axis=1)
 
 
 def _promising_first(bounds: Floats) -> Ints:
@@ -208,6 +228,16 @@ def _dominated(values: Floats, points: Floats) -> Bools:
     for point in points:
         out |= (values >= point).all(axis=1)
     return out
+
+
+def _undominated_s(bounds: Floats, usd_per_s: float, points: Floats) -> Floats:
+    """Return the step time from which on some point is as good as what has bounds [N, 3] and takes so long [N]."""
+    step_s, use, usd = bounds[:, :, None].transpose(1, 0, 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # What is used does not change with the time it takes.
+        used = np.where(use < points[:, 1], use * step_s / points[:, 1], step_s)
+        paid = np.where(usd < points[:, 2], step_s + (points[:, 2] - usd) / usd_per_s, step_s)
+    return np.asarray(np.maximum(points[:, 0], np.maximum(used, paid)).min(axis=1, initial=np.inf))
 
 
 def _sorted(archive: list[Evaluated]) -> list[Evaluated]:

@@ -70,7 +70,7 @@ def chains(
         stages += [(domain, ranks)] * problem.stages(domain, config)
     if not 1 <= len(stages) <= len(problem.job.layers):
         return
-    row = _Row(problem, config, tuple(stages), count)
+    row = Row(problem, config, tuple(stages), count)
     among = problem.job.schedules if schedules is None else schedules
     for schedule, chunks in schedules_of(problem.job, len(stages), count, crosses=len(order) > 1, among=among):
         if schedule is Schedule.DUAL_PIPE_V:
@@ -78,50 +78,16 @@ def chains(
             continue
         chain = row.scheduled(schedule, chunks, limit_s, after_s)
         yield chain
-        if schedule is not Schedule.LATENCY_AWARE or chain is None or not problem.is_partial:
+        if schedule is not Schedule.LATENCY_AWARE or not problem.is_partial:
             continue
-        # Stages that recompute are slower: they hide a link with fewer microbatches in flight.
-        if isinstance(chain, Reason) or chain.plan.recompute is Recompute.FULL:
+        # Stages that recompute are slower: they hide a link with fewer microbatches in flight, and recompute less.
+        if not isinstance(chain, Chain) or chain.plan.recompute is Recompute.FULL:
             slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s, after_s)
             yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
 
 
-def least_s(
-    problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int, *, after_s: float
-) -> tuple[float, float]:
-    """Return what no split of a pipeline over domains in this order beats under any schedule of whole stages, inf
-    where none fits; `after_s` is what follows its microbatches at least. First without asking how many are in
-    flight (`Splits.paced_s`)."""
-    return _row(problem, config, order, microbatches).least_s(after_s)
-
-
-def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> tuple[float, float]:
-    """Return the longest that the shortest backward of a pipeline over domains in this order is in any split, and
-    how long it is where it does not make the pipeline slower.
-
-    Under a ZeRO stage that another unit asks for, one may have to recompute more, and more hides behind that; of
-    few microbatches fewer are in flight, and more splits fit. A stage alone takes longer by what it hides more,
-    once for each microbatch; of several others than the slowest may.
-    """
-    alone = _row(problem, config, order, 1)
-    if len(alone.layout) == 1:
-        zero_stages = problem.job.zero_stages
-        return max(alone.most_hidden_s((zero,)) for zero in zero_stages), alone.most_hidden_s(zero_stages)
-    ways = {config, problem.longest_backwards(config)}  # where all is recomputed, some splits do not fit
-    counts = {1, problem.microbatches(config)}
-    most_s = max(_row(problem, way, order, count).most_hidden_s() for way in ways for count in counts)
-    return most_s, most_s
-
-
-def _row(problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> _Row:
-    stages: list[tuple[Domain, int]] = []
-    for domain in (problem.fleet.domains[i] for i in order):
-        stages += [(domain, problem.ranks(domain, config))] * problem.stages(domain, config)
-    return _Row(problem, config, tuple(stages), microbatches)
-
-
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """Stages in order, and how many microbatches each copy works through."""
 
     problem: Problem
@@ -131,26 +97,13 @@ class _Row:
     is_slow: bool = False
     """Warm-ups are those of stages that recompute all their layers."""
 
-    def least_s(self, after_s: float) -> tuple[float, float]:
-        """Return what no split can beat, whatever its warm-ups, without and with those in flight."""
-        plan, splits = self._whole
-        if not np.isfinite(splits.bound_s):
-            return np.inf, np.inf
-        return Chain(self.problem, plan, splits, 0.0, 0.0, after_s=after_s).early_s
-
-    def most_hidden_s(self, zero_stages: tuple[int, ...] = ()) -> float:
-        """Return the longest that the shortest backward is in any split that fits under one of these ZeRO stages;
-        none given: of those that the job leaves to a plan of these stages alone."""
-        plan, splits = self._whole
-        if zero_stages:
-            splits = self._splits(plan, zero_stages, self.microbatches, 1, is_ordered=False)
-        left = np.zeros(len(self.problem.job.layers) + 1)
-        left[:-1], left[-1] = -np.inf, np.inf
-        for stage, times in reversed(list(zip(plan.pipelines[0].stages, splits.times, strict=True))):
-            forward = self.problem.model.stage_layers(plan, stage).forward
-            backward = np.where(np.isfinite(times), times, -np.inf) - (forward - forward[:, None])
-            left = np.minimum(backward, left).max(axis=1)
-        return float(max(0.0, left[0]))
+    @classmethod
+    def of(cls, problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> Row:
+        """Return the stages of domains (positions in the fleet) of known speed in this order."""
+        stages: list[tuple[Domain, int]] = []
+        for domain in (problem.fleet.domains[i] for i in order):
+            stages += [(domain, problem.ranks(domain, config))] * problem.stages(domain, config)
+        return cls(problem, config, tuple(stages), microbatches)
 
     @property
     def _is_classic(self) -> bool:
@@ -159,14 +112,14 @@ class _Row:
         return is_alone and Schedule.ONE_F_ONE_B in self.problem.job.schedules
 
     @cached_property
-    def _whole(self) -> tuple[TrainingPlan, Splits]:
+    def whole(self) -> tuple[TrainingPlan, Splits]:
         """A plan under a schedule of whole stages, and its splits, whatever its warm-ups."""
         count, last = self.microbatches, len(self.layout) - 1
         is_filled = self.problem.is_filled and last > 0  # a stage alone has one microbatch in flight
         warmup = [count - 1 if is_filled else min(w, count - 1) for w in classic_warmup(last + 1)]
         counts = *[1] * last, len(self.problem.job.layers) - last
         plan = self._plan(counts, warmup, Schedule.GPIPE, 1)
-        return plan, self._splits(plan, zero_stages(self.problem, plan), count, 1, is_ordered=False)
+        return plan, self.splits(plan, zero_stages(self.problem, plan), count, 1, is_ordered=False)
 
     def scheduled(self, schedule: Schedule, chunks: int, limit_s: float, after_s: float) -> Chain | Reason | None:
         """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
@@ -178,21 +131,21 @@ class _Row:
         )
         plan = self._plan(any_counts, warmup, schedule, chunks)  # what memory depends on has no layers in it
         if schedule is Schedule.GPIPE:
-            plan = _with_warmup(plan, [count - 1] * len(self.layout))
+            plan = with_warmup(plan, [count - 1] * len(self.layout))
         elif schedule is Schedule.LATENCY_AWARE:
             plan = with_layers(plan, self._free(plan, chunks))
             timed = replace(plan, recompute=Recompute.FULL) if self.is_slow else plan
             times = stack([self.problem.model.times(timed, plan.pipelines[0])])
             deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
-            plan = _with_warmup(plan, [int(w) for w in deeper])
+            plan = with_warmup(plan, [int(w) for w in deeper])
         allowed = zero_stages(self.problem, plan)
-        each = [self._splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
+        each = [self.splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
         least_s = min(splits.bound_s for splits in each)
         if limit_s <= least_s + after_s < np.inf:
             return None
         splits = None
         if len(self.layout) > 1:
-            splits = self._splits(plan, allowed, count, chunks)
+            splits = self.splits(plan, allowed, count, chunks)
             free = replace(splits, sums_of=lambda: None)  # they take ten times as long
             bound_s = least_s
             if not self._hops_s or max(self._hops_s) == 0:  # beside links what copies exchange is little
@@ -266,11 +219,11 @@ class _Row:
 
     def _free(self, plan: TrainingPlan, chunks: int) -> tuple[int, ...]:
         """Return the split of the least bound, memory left out."""
-        free = self._splits(plan, (), self.microbatches, chunks, fits=False).best
+        free = self.splits(plan, (), self.microbatches, chunks, fits=False).best
         assert free is not None, "no more stages or chunks than layers"
         return free
 
-    def _splits(
+    def splits(
         self,
         plan: TrainingPlan,
         zero_stages: tuple[int, ...],
@@ -400,7 +353,8 @@ class _Row:
         return with_layers(plan, counts)
 
 
-def _with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:
+def with_warmup(plan: TrainingPlan, warmup: list[int]) -> TrainingPlan:
+    """Return a plan of one pipeline whose stages have these warm-ups."""
     pipeline = plan.pipelines[0]
     stages = tuple(replace(stage, warmup=w) for stage, w in zip(pipeline.stages, warmup, strict=True))
     return replace(plan, pipelines=(replace(pipeline, stages=stages),))

@@ -13,7 +13,7 @@ from strata.training.plan.exact.candidates import Candidates
 from strata.training.plan.exact.capacity import UnitCapacity
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.rows import least_s, most_hidden_s
+from strata.training.plan.exact.row_bounds import least_s, most_hidden_s
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.unit import Inner, Units
 
