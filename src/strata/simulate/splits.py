@@ -1,6 +1,6 @@
 """All ways to share consecutive layers over a pipeline's stages, as far as a step of them could be fast enough.
 
-Three things bound the step of M microbatches in a split, t_i the time of stage i, hop_i there and back over the
+These bound the step of M microbatches in a split, t_i the time of stage i, hop_i there and back over the
 cut after it, and "upstream" the stages and hops before a stage (`screening.lower_bound_s` has the first two):
 
 * a stage works through all microbatches: upstream + M t_i (other schedules wait for less: see `Splits.busy`);
@@ -16,11 +16,13 @@ cut after it, and "upstream" the stages and hops before a stage (`screening.lowe
 * stage p begins w_p + 1 microbatches before its first backward, and has no forward left when the last one goes on:
   the first microbatch's way to it, below it and back, M - 1 - w_p backwards and forwards in turn, and the last
   microbatch's way below it and back: path + (M - 1 - w_p) t_p + C_p+1,S.
+* two stages in a row of which the first has one more warm-up have two microbatches between them, and pass no more
+  than these in a round trip R = t_p + hop_p + t_p+1. As above, with every two turns of both a round trip, and half
+  of their work where one is left: path + (M - w_p) / 2 R - hop_p / 2 + C_p+2,S at least.
 
 The first is nested, V_i = max(m_i t_i, u t_i + hop_i + V_i+1), so its least over all splits is found backwards,
-one stage at a time; so are the last and the shortest path. The third needs several stages and is looked at where
-all are known.
-Schedules in fixed orders have other sums of stages beside (`plane_sums`).
+one stage at a time; so are the last two and the shortest path. The third needs several stages and is looked at
+where all are known. Schedules in fixed orders have other sums of stages beside (`plane_sums`).
 
 A step ends when all stages have exchanged and updated what they hold: after its pipeline follows the longest end
 of its stages, no shorter than that of any one. So upstream + M t_i + end_i bounds the step for every stage i,
@@ -82,7 +84,8 @@ class Splits:
     ends: per stage, what follows the pipeline at least where it has the layers from a row to a column; none:
     `end_s`, which follows in any case. in_flight: microbatches that the first stage has begun and not ended, at
     most, stages work off their microbatches in turn; 0: not known, or in another order. depths: per stage, the
-    most warm-ups that it has in any order, stages taking turns after those; none: not known.
+    most warm-ups that it has in any order, stages taking turns after those; none: not known. work: what the first
+    0, 1, … layers take at least, in any of the stages [L + 1]; none: not known.
     """
 
     times: Sequence[Floats]
@@ -99,6 +102,7 @@ class Splits:
     end_s: float = 0.0
     in_flight: int = 0
     depths: Sequence[int] = ()
+    work: Floats | None = None
 
     def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
@@ -144,7 +148,7 @@ class Splits:
         """Return what stages from this one on take whose first has these times and the others so long."""
         onward = self._works(stage, times, self._hop_s(stage) + after_s)
         if stage and self._rounds and (rounds := self._rounds[stage - 1]):
-            least_s = float(np.diagonal(self.times[stage - 1], 1).min())
+            least_s = float(self.times[stage - 1].min())
             waited_s = rounds * (self.hops_s[stage - 1] + self.path * least_s)
             onward = np.maximum(onward, self.path * times * (1 + rounds) + waited_s)
         return onward
@@ -164,7 +168,37 @@ class Splits:
         Of M microbatches no more than M / m times what m fewer ones take, if they are more than are in flight.
         """
         path_s = float(self._paths[0][0]) + (self.microbatches - 1) * self.slowest_s
-        return max(float(self._bounds[0][0]), path_s)
+        least_s = max(float(self._bounds[0][0]), path_s)
+        hop_s = max(self.hops_s, default=0.0)
+        if self.work is None or not self.depths or self.microbatches * hop_s < 2 * SMALL * least_s:
+            return least_s
+        return max(least_s, *(self._in_twos_s(self.work, first) for first in (0, 1)))
+
+    def _in_twos_s(self, work: Floats, first: int) -> float:
+        """Return the bound where stages are looked at in twos from this one on."""
+        after_s, left = self._none_left, len(self.times)
+        while left:
+            if left - first >= 2 and not (left - first) % 2:
+                after_s = self._two_s(left - 2, work, after_s)
+                left -= 2
+            else:
+                left -= 1
+                after_s = self._works(left, self.times[left], self._hop_s(left) + after_s).min(axis=1)
+        return float(after_s[0])
+
+    def _two_s(self, stage: int, work: Floats, after_s: Floats) -> Floats:
+        """Return what a stage, the next one and all below take, by the first layer that is theirs [L + 1]."""
+        at, depth = np.arange(len(work)), self.depths[stage]
+        is_two, hop_s = at > at[:, None] + 1, self._hop_s(stage + 1)
+        busy = np.where(is_two, work - work[:, None], 0.0)
+        trip = busy + self.hops_s[stage]
+        onward_s = np.maximum(trip + (hop_s + after_s), self.microbatches / 2 * busy)
+        if self.microbatches >= 2 + depth and depth == self.depths[stage + 1] + 1:
+            # Besides half a trip for each microbatch; the hop may be left out of half of one.
+            besides_s = (1 - depth / 2) * trip + 2 * (hop_s + self._paths[stage + 2]) - self.hops_s[stage] / 2
+            own_s = np.where(besides_s >= 0, besides_s + self.microbatches / 2 * trip, 0.0)
+            onward_s = np.maximum(onward_s, own_s)
+        return np.asarray(np.where(is_two, onward_s, np.inf).min(axis=1))
 
     @property
     def _trips_s(self) -> float:

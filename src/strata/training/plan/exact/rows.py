@@ -272,9 +272,18 @@ class Row:
             self.problem.splits[key] = Splits(
                 times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, rounds,
                 (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
-                in_flight=in_flight, depths=depths,
+                in_flight=in_flight, depths=depths, work=self._work if depths else None,
             )  # fmt: skip
         return self.problem.splits[key]
+
+    @cached_property
+    def _work(self) -> Floats | None:
+        """What the first layers take at least; None where domains are unlike."""
+        [(domain, _), *others] = self.layout
+        kinds = self.problem.kinds
+        layers = self.problem.layers(domain, self.config)
+        is_alike = all(kinds[other.name] == kinds[domain.name] for other, _ in others)
+        return layers.work if layers is not None and is_alike else None
 
     def _sums(self, plan: TrainingPlan, times: list[Floats]) -> PlaneSums | None:
         """Return what stages in a fixed order take together; None of too many operations."""

@@ -157,9 +157,17 @@ class Units:
             every_s = max(period_s, (whole_s - way_s) / max(1, pipeline.microbatches - 1))
             paces = [(way_s - every_s, every_s)]
         elif plan.schedule is not Schedule.GPIPE:
-            later = [stage.warmup for stage in pipeline.stages] * work
-            below = np.minimum(way_s - before - work, later)
-            paces += zip((way_s + below - later - work).tolist(), work.tolist(), strict=True)
+            ahead = np.array([stage.warmup for stage in pipeline.stages])
+            # Between two stages in a row are two microbatches, which go through both in a round trip.
+            trips = before[1:] + work[1:] - before[:-1]
+            for each_s, later, below in (
+                (work, ahead * work, way_s - before - work),
+                (trips / 2, (ahead[:-1] - 1) * trips / 2, (way_s - before - work)[1:]),
+            ):
+                paces += zip(
+                    (way_s + np.minimum(below, later) - later - each_s).tolist(), each_s.tolist(), strict=True
+                )
+            every_s = float((trips / 2).max(initial=every_s))
         return Inner(
             plan,
             path_s=way_s,
