@@ -161,7 +161,7 @@ class Splits:
         """What no split's step can beat; inf where none fits memory."""
         return max(self.paced_s, self._trips_s)
 
-    @property
+    @cached_property
     def paced_s(self) -> float:
         """What no split's step can beat, however many microbatches are in flight.
 
