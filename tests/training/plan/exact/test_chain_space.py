@@ -16,7 +16,7 @@ from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.objective import money
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
-from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.builders import card, domain, fleet, job, layers, link
 from tests.support.laws import examples
 from tests.support.small_cases import crowded_case, has_room_and_links, small_case
 
@@ -66,6 +66,17 @@ def test_memory_says_how_layers_of_domains_that_are_alike_can_be_split():
     taken_s = min(report.step_time_s for report in problem.model.reports(space.build(setting, 15)))
     assert first < 0.7 * taken_s
     assert 0.99 * taken_s < space.bounds(setting).step_s[-1] <= taken_s
+
+
+def test_memory_is_looked_into_whatever_links_are_missing():
+    """Was a KeyError: the pipeline was laid out in the order in which the fleet lists its domains."""
+    sites = [domain(name, 1) for name in "acb"]
+    place = fleet(*sites, links=[*link("a", "b", 10, 5), *link("b", "c", 10, 5)])
+    problem = Problem.of(place, job(layers(12), batch=16))
+    space = ChainSpace(problem, (0, 1, 2))
+    [setting] = [each for each in problem.configs if np.isfinite(space.bounds(each).step_s[-1])][:1]
+    assert 6 in space.look(setting, 7)
+    assert np.isfinite(space.bounds(setting).step_s[-1])
 
 
 @examples(25)

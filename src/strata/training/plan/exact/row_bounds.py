@@ -32,7 +32,7 @@ def least_s(
 def least_of_orders_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> float:
     """Return what no split of a pipeline over these domains, which are alike, beats in any order and under any
     schedule if messages take no time; inf where none fits. What follows its microbatches is left out."""
-    row = Row.of(problem, config, order, problem.microbatches(config))
+    row = replace(Row.of(problem, config, order, problem.microbatches(config)), is_free=True)
     job, count, stages = problem.job, row.microbatches, len(row.layout)
     allowed = schedules_of(job, stages, count, crosses=True, among=job.schedules)
     schedules = {schedule for schedule, _ in allowed}
@@ -42,8 +42,7 @@ def least_of_orders_s(problem: Problem, config: ParallelConfig, order: tuple[int
         warmup = [min(w, count - 1) for w in classic_warmup(stages)]
         apart = with_warmup(replace(plan, schedule=Schedule.ZERO_BUBBLE), warmup)
         each.append(row.splits(apart, zero_stages(problem, apart), count, 1))
-    free = [0.0] * (stages - 1)
-    return min((replace(some, hops_s=free, slowest_s=0.0).paced_s for some in each), default=np.inf)
+    return min((splits.paced_s for splits in each), default=np.inf)
 
 
 def most_hidden_s(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> tuple[float, float]:

@@ -96,6 +96,8 @@ class Row:
     microbatches: int
     is_slow: bool = False
     """Warm-ups are those of stages that recompute all their layers."""
+    is_free: bool = False
+    """Messages take no time, whether there are links for them or not."""
 
     @classmethod
     def of(cls, problem: Problem, config: ParallelConfig, order: tuple[int, ...], microbatches: int) -> Row:
@@ -330,11 +332,17 @@ class Row:
 
     @cached_property
     def _hops_s(self) -> tuple[float, ...]:
+        if self.is_free:
+            return (0.0,) * (len(self.layout) - 1)
         return tuple(hop.serial_s + hop.latency_s + back.serial_s + back.latency_s for hop, back in self._hops)
 
     @cached_property
     def _slowest_s(self) -> float:
-        return max((max(hop.serial_s, back.serial_s) for hop, back in self._hops), default=0.0)
+        return (
+            0.0
+            if self.is_free
+            else max((max(hop.serial_s, back.serial_s) for hop, back in self._hops), default=0.0)
+        )
 
     @cached_property
     def _hops(self) -> list[tuple[Hop, Hop]]:
