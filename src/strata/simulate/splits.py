@@ -1,4 +1,4 @@
-"""All ways to share consecutive layers over a pipeline's stages, as far as a step of them could be fast enough.
+"""What a pipeline's step takes at least, over all ways to share consecutive layers over its stages.
 
 These bound the step of M microbatches in a split, t_i the time of stage i, hop_i there and back over the
 cut after it, and "upstream" the stages and hops before a stage (`screening.lower_bound_s` has the first two):
@@ -32,16 +32,15 @@ soon, and their pipelines take no less than the least of those: levels of e boun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.clock import Check, unlimited
 from strata.simulate.plane_sums import PlaneSums
 
 EXACT: Final = 1 + 1e-12
@@ -52,23 +51,6 @@ LEVELS: Final = 8
 
 SMALL: Final = 5e-4
 """As a share of the pipeline's time: where ends could add no more, they are looked at split by split alone."""
-
-TOGETHER: Final = 256
-"""Splits of the first stages that are made longer together: few enough that the best come soon."""
-
-
-class _FirstStages(NamedTuple):
-    """Splits of the first i stages: cuts [N, i + 1], times [N, i], longest ends [N], and what they add to sums of
-    all stages [N, K + 1] (`PlaneSums.longer`)."""
-
-    cuts: Ints
-    times: Floats
-    ends_s: Floats
-    planes: Floats
-
-    def rows(self, some: slice | Ints) -> _FirstStages:
-        """Return some of them."""
-        return _FirstStages(self.cuts[some], self.times[some], self.ends_s[some], self.planes[some])
 
 
 @dataclass(frozen=True)
@@ -104,7 +86,7 @@ class Splits:
     depths: Sequence[int] = ()
     work: Floats | None = None
 
-    def _works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
+    def works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
         """Return what a stage and all below it take that take so long after it."""
         return np.maximum(self._own_s(stage, times), self.upstream * times + after_s)
 
@@ -112,7 +94,7 @@ class Splits:
         """Return what all microbatches take because of one stage and the way below it."""
         own_s = times * (self.busy[stage] if self.busy else self.microbatches)
         if self.depths and (turns := self.microbatches - 1 - self.depths[stage]) > 0:
-            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self._hop_s(stage) + self._paths[stage + 1]))
+            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self.hop_s(stage) + self.paths[stage + 1]))
         return own_s
 
     @cached_property
@@ -123,7 +105,7 @@ class Splits:
         ]
 
     @cached_property
-    def _bounds(self) -> list[Floats]:
+    def bounds(self) -> list[Floats]:
         """Bound of the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
         bounds = [self._none_left]
         for stage in reversed(range(len(self.times))):
@@ -131,11 +113,11 @@ class Splits:
         return bounds[::-1]
 
     @cached_property
-    def _paths(self) -> list[Floats]:
+    def paths(self) -> list[Floats]:
         """Way of a microbatch through the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
         paths = [self._none_left]
         for stage in reversed(range(len(self.times))):
-            paths.append((self.path * self.times[stage] + (self._hop_s(stage) + paths[-1])).min(axis=1))
+            paths.append((self.path * self.times[stage] + (self.hop_s(stage) + paths[-1])).min(axis=1))
         return paths[::-1]
 
     @property
@@ -146,14 +128,15 @@ class Splits:
 
     def _onward(self, stage: int, times: Floats, after_s: Floats) -> Floats:
         """Return what stages from this one on take whose first has these times and the others so long."""
-        onward = self._works(stage, times, self._hop_s(stage) + after_s)
+        onward = self.works(stage, times, self.hop_s(stage) + after_s)
         if stage and self._rounds and (rounds := self._rounds[stage - 1]):
             least_s = float(self.times[stage - 1].min())
             waited_s = rounds * (self.hops_s[stage - 1] + self.path * least_s)
             onward = np.maximum(onward, self.path * times * (1 + rounds) + waited_s)
         return onward
 
-    def _hop_s(self, stage: int) -> float:
+    def hop_s(self, stage: int) -> float:
+        """Return what a microbatch takes there and back over the cut after a stage."""
         return self.hops_s[stage] if stage < len(self.times) - 1 else 0.0
 
     @property
@@ -167,8 +150,8 @@ class Splits:
 
         Of M microbatches no more than M / m times what m fewer ones take, if they are more than are in flight.
         """
-        path_s = float(self._paths[0][0]) + (self.microbatches - 1) * self.slowest_s
-        least_s = max(float(self._bounds[0][0]), path_s)
+        path_s = float(self.paths[0][0]) + (self.microbatches - 1) * self.slowest_s
+        least_s = max(float(self.bounds[0][0]), path_s)
         hop_s = max(self.hops_s, default=0.0)
         if self.work is None or not self.depths or self.microbatches * hop_s < 2 * SMALL * least_s:
             return least_s
@@ -183,19 +166,19 @@ class Splits:
                 left -= 2
             else:
                 left -= 1
-                after_s = self._works(left, self.times[left], self._hop_s(left) + after_s).min(axis=1)
+                after_s = self.works(left, self.times[left], self.hop_s(left) + after_s).min(axis=1)
         return float(after_s[0])
 
     def _two_s(self, stage: int, work: Floats, after_s: Floats) -> Floats:
         """Return what a stage, the next one and all below take, by the first layer that is theirs [L + 1]."""
         at, depth = np.arange(len(work)), self.depths[stage]
-        is_two, hop_s = at > at[:, None] + 1, self._hop_s(stage + 1)
+        is_two, hop_s = at > at[:, None] + 1, self.hop_s(stage + 1)
         busy = np.where(is_two, work - work[:, None], 0.0)
         trip = busy + self.hops_s[stage]
         onward_s = np.maximum(trip + (hop_s + after_s), self.microbatches / 2 * busy)
         if self.microbatches >= 2 + depth and depth == self.depths[stage + 1] + 1:
             # Besides half a trip for each microbatch; the hop may be left out of half of one.
-            besides_s = (1 - depth / 2) * trip + 2 * (hop_s + self._paths[stage + 2]) - self.hops_s[stage] / 2
+            besides_s = (1 - depth / 2) * trip + 2 * (hop_s + self.paths[stage + 2]) - self.hops_s[stage] / 2
             own_s = np.where(besides_s >= 0, besides_s + self.microbatches / 2 * trip, 0.0)
             onward_s = np.maximum(onward_s, own_s)
         return np.asarray(np.where(is_two, onward_s, np.inf).min(axis=1))
@@ -203,13 +186,13 @@ class Splits:
     @property
     def _trips_s(self) -> float:
         """The bound of whole round trips."""
-        count, rest = self._trips
+        count, rest = self.trips
         if rest is None:
             return 0.0
-        return count * float(self._paths[0][0]) + float(rest._bounds[0][0])
+        return count * float(self.paths[0][0]) + float(rest.bounds[0][0])
 
     @cached_property
-    def _trips(self) -> tuple[int, Splits | None]:
+    def trips(self) -> tuple[int, Splits | None]:
         """How many round trips come before the last microbatches, and the splits of those; None: none do."""
         count = (self.microbatches - 1) // self.in_flight if self.in_flight else 0
         if not count:
@@ -233,13 +216,13 @@ class Splits:
     @cached_property
     def step_s(self) -> float:
         """What no split's step can beat, ends included."""
-        return max(self.ending_s, min((least_s for _, least_s in self._levels), default=np.inf))
+        return max(self.ending_s, min((least_s for _, least_s in self.levels), default=np.inf))
 
     @cached_property
     def ending_s(self) -> float:
         """What no split's step can beat, without looking at which ends go with which pipelines."""
-        count, rest = self._trips
-        trips_s = count * float(self._paths[0][0]) + rest._own_ends_s if rest is not None else 0.0
+        count, rest = self.trips
+        trips_s = count * float(self.paths[0][0]) + rest._own_ends_s if rest is not None else 0.0
         return max(self.paced_ending_s, trips_s, self.close_s + self.least_end_s)
 
     @property
@@ -254,12 +237,12 @@ class Splits:
         for stage in reversed(range(len(self.times))):
             own_s = self._own_s(stage, self.times[stage])
             own_s = own_s + (np.maximum(self.ends[stage], self.end_s) if self.ends else self.end_s)
-            onward_s = self.upstream * self.times[stage] + (self._hop_s(stage) + after_s)
+            onward_s = self.upstream * self.times[stage] + (self.hop_s(stage) + after_s)
             after_s = np.maximum(own_s, onward_s).min(axis=1)
         return float(after_s[0])
 
     @cached_property
-    def _levels(self) -> list[tuple[float, float]]:
+    def levels(self) -> list[tuple[float, float]]:
         """Longest ends, and what no step beats whose longest end is at most that, but more than the one before."""
         if not np.isfinite(self.bound_s):
             return []
@@ -314,24 +297,11 @@ class Splits:
             return None
         counts, first = [], 0
         for stage, times in enumerate(self.times):
-            values = self._works(stage, times[first], self._hop_s(stage) + self._bounds[stage + 1])
+            values = self.works(stage, times[first], self.hop_s(stage) + self.bounds[stage + 1])
             last = int(np.flatnonzero(values <= values.min() * EXACT)[-1])
             counts.append(last - first)
             first = last
         return tuple(counts)
-
-    def within(self, limit_s: float, *, check: Check = unlimited) -> Iterator[tuple[int, ...]]:
-        """Yield every split whose own bound is at most `limit_s`: no step of any other one is faster than that.
-
-        Of deep pipelines there may be none for long: what `check` raises ends it.
-        """
-        ending_s = max((most_s for most_s, least_s in self._levels if least_s <= limit_s), default=-np.inf)
-        if ending_s == np.inf:
-            yield from self._within(limit_s, check)
-        elif ending_s > -np.inf:
-            both = zip(self.ends, self.times, strict=True)
-            times = [np.where(ends <= ending_s, times, np.inf) for ends, times in both]
-            yield from replace(self, times=times, sums_of=lambda: self.sums)._within(limit_s, check)
 
     def ends_s(self, counts: Ints) -> Floats:
         """Return what follows the pipelines with so many layers a stage [N, S]."""
@@ -339,102 +309,3 @@ class Splits:
         for stage, ends in enumerate(self.ends):
             longest_s = np.maximum(longest_s, ends[cuts[:, stage], cuts[:, stage + 1]])
         return longest_s
-
-    def _within(self, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:
-        stages = len(self.times)
-        planes = 1 + (0 if self.sums is None else len(self.sums.paced_by))
-        none = np.empty((1, 0)), np.full(1, self.least_end_s), np.zeros((1, planes))
-        partial = [_FirstStages(np.zeros((1, 1), dtype=np.int64), *none)]
-        while partial:
-            check()
-            some = partial.pop()
-            if some.cuts.shape[1] > stages:
-                yield from map(tuple, np.diff(some.cuts).tolist())
-                continue
-            if len(some.cuts) > TOGETHER:
-                partial.append(some.rows(slice(TOGETHER, None)))
-                some = some.rows(slice(TOGETHER))
-            longer = self._longer(some, limit_s)
-            if len(longer.cuts):
-                partial.append(longer)
-
-    def _longer(self, some: _FirstStages, limit_s: float) -> _FirstStages:
-        """Return splits of the first stages made longer by one stage.
-
-        Those that take more than `limit_s` are left out; the least of each come first.
-        """
-        cuts, times, ends_s, planes = some
-        stage = times.shape[1]
-        below_s, path_below_s = self._bounds[stage + 1], self._paths[stage + 1]
-        waited_s, hop_s = (self.microbatches - 1) * self.slowest_s, self._hop_s(stage)
-        before_s, hops_s = times.sum(axis=1)[:, None], sum(self.hops_s[:stage])
-        own = self.times[stage][cuts[:, -1]]
-        values = self.upstream * before_s + self._works(stage, own, hop_s + below_s)
-        path_s = self.path * before_s + (self.path * own + (hop_s + waited_s + path_below_s))
-        values = np.maximum(values, path_s)
-        trips, rest = self._trips
-        if rest is not None:
-            whole_s = self.path * (before_s + own) + (hop_s + path_below_s)
-            left_s = self.upstream * before_s + rest._works(stage, own, hop_s + rest._bounds[stage + 1])
-            values = np.maximum(values, trips * (whole_s + hops_s) + left_s)
-        values = values + hops_s
-        ending_s = np.broadcast_to(ends_s[:, None], values.shape)
-        if self.ends:
-            ending_s = np.maximum(ending_s, self.ends[stage][cuts[:, -1]])
-        row, last = np.nonzero(np.isfinite(values) & (values + ending_s <= limit_s))
-        each, ends_s, planes = values[row, last], ending_s[row, last], planes[row]
-        if self.sums is not None:
-            sums_s, planes = self.sums.longer(planes, stage, cuts[row, -1], last)
-            each = np.maximum(each, sums_s)
-        cuts = np.column_stack([cuts[row], last])
-        times = np.column_stack([times[row], own[row, last]])
-        if self.warmup and stage and len(row):
-            each = np.maximum(each, self._waited_s(times))
-        elif self.rounds and stage:
-            each = np.maximum(each, self._beside_s(times))
-        each = each + ends_s
-        best_first = np.lexsort((each, row))
-        best_first = best_first[each[best_first] <= limit_s]
-        return _FirstStages(cuts, times, ends_s, planes).rows(best_first)
-
-    def _beside_s(self, times: Floats) -> Floats:
-        """Return the bound of the round trips over the last cut of these first stages [N] in a fixed order."""
-        cut = times.shape[1] - 2
-        round_s = self.path * times[:, -2:].sum(axis=1) + self.hops_s[cut]
-        return np.asarray(self.path * times.sum(axis=1) + sum(self.hops_s[: cut + 1]) + self.rounds[cut] * round_s)
-
-    def _waited_s(self, times: Floats) -> Floats:
-        """Return the bound of the round trips in these first stages [N], at the pace of the last or a slowest one.
-
-        Those that the next to last stages had are left out: they were looked at when these were the last.
-        """
-        stage = times.shape[1] - 1
-        first, last = np.triu_indices(stage + 1, 1)
-        waited_s = self._round_trips_s(times, np.array([stage]), first, last)
-        slowest = stage - np.argmax(times[:, ::-1] * EXACT >= times.max(axis=1, keepdims=True), axis=1)
-        above, ends_here = np.flatnonzero(slowest < stage), last == stage
-        if len(above):
-            others_s = self._round_trips_s(times[above], slowest[above, None], first[ends_here], last[ends_here])
-            waited_s[above] = np.maximum(waited_s[above], others_s)
-        return waited_s
-
-    def _round_trips_s(self, times: Floats, pace: Ints, first: Ints, last: Ints) -> Floats:
-        """Return the bound [N] of these stages: all microbatches at one's pace [N, 1], but for round trips."""
-        rows, depth = np.arange(len(times))[:, None], np.asarray(self.warmup)
-        after = np.cumsum(times, axis=1) + np.concatenate([[0.0], np.cumsum(self.hops_s)])[: times.shape[1]]
-        before = after - times
-
-        def of(values: Floats, stage: Ints) -> Floats:  # like stages for all rows: several times as fast as pairs
-            return values.take(stage, axis=1) if stage.ndim == 1 else values[rows, stage]
-
-        own = of(times, pace)
-        top, bottom = np.minimum(first, pace), np.maximum(last, pace)
-        is_inside = (top == first) & (bottom == last)
-        in_flight = depth[first] - depth[last] + 1
-        left = self.microbatches - 1 - np.where(is_inside, depth[last], depth[top] + 1)
-        rounds = np.maximum(0, left // in_flight)
-        waited = rounds * (of(after, last) - of(before, first) - own * in_flight)
-        there = of(after, bottom) - of(before, top) - own * (depth[top] - depth[bottom] + 1)
-        waited += np.where(is_inside | (left < 0), 0.0, there)
-        alone = of(before, pace) + self.microbatches * own
-        return np.asarray(alone[:, 0] + waited.max(axis=1, initial=0.0))

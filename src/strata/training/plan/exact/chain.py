@@ -16,6 +16,7 @@ from strata.clock import Check, unlimited
 from strata.simulate.order import ORDERED
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.pipeline_times import in_order_s, split_work_s, wires
+from strata.simulate.split_search import splits_within
 from strata.simulate.splits import EXACT, Splits
 from strata.simulate.traffic import Hop
 from strata.training.plan.exact.copy_sums import ends_s
@@ -151,7 +152,7 @@ class Chain:
         floor_s, share = self.bound_s, SHARE
         while floor_s < limit_s():
             wide_s = floor_s + share * (limit_s() - floor_s) if np.isfinite(limit_s()) else np.inf
-            others = splits.within(wide_s, check=check)
+            others = splits_within(splits, wide_s, check=check)
             new = [counts for counts in islice(others, most) if counts not in timed]
             untimed = next(others, None)
             timed.update(new)
