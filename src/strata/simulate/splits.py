@@ -293,7 +293,7 @@ class Splits:
     @cached_property
     def best(self) -> tuple[int, ...] | None:
         """The layers of each stage in the split of the least bound, the earlier stages fuller; None: none fits."""
-        if not np.isfinite(self.bound_s):
+        if not np.isfinite(self.bounds[0][0]):
             return None
         counts, first = [], 0
         for stage, times in enumerate(self.times):

@@ -17,6 +17,10 @@ LEVELS: Final = 12
 """Amounts of a gradient sum hidden, and of closings, that are tried."""
 
 
+CLOSE: Final = 1e-4
+"""How close times are looked for, as a share."""
+
+
 def best_shapes(ways: list[list[Inner]], batch: int, *, wire_s: float, local_steps: int) -> list[list[Inner]]:
     """Return the shapes of units among which those that finish soonest make the shortest step.
 
@@ -26,12 +30,19 @@ def best_shapes(ways: list[list[Inner]], batch: int, *, wire_s: float, local_ste
     closings = _levels(inner.closing_s for unit in ways for inner in unit)
     closings = closings[closings >= max(min(inner.closing_s for inner in unit) for unit in ways)]
     best_s, best = np.inf, ways
+    work_s = float(least_times_s(ways, batch, np.zeros(1))[0]) * (1 - 2 * CLOSE)
     for closing_s in closings:
+        if (work_s + closing_s) * eta(local_steps) >= best_s:
+            break  # later ones close later, too
         able = [[inner for inner in unit if inner.closing_s <= closing_s] for unit in ways]
         hides = _levels(min(inner.hidden_s, wire_s) for unit in able for inner in unit)
         hides = hides[hides <= min(max(inner.hidden_s for inner in unit) for unit in able)]
-        times_s = least_times_s(able, batch, hides) + closing_s
-        total_s = times_s * eta(local_steps) + np.maximum(0.0, wire_s - hides) / local_steps
+        exposed_s = np.maximum(0.0, wire_s - hides) / local_steps
+        could = (work_s + closing_s) * eta(local_steps) + exposed_s < best_s
+        if not could.any():
+            continue
+        hides, exposed_s = hides[could], exposed_s[could]
+        total_s = (least_times_s(able, batch, hides) + closing_s) * eta(local_steps) + exposed_s
         if total_s.min() < best_s * (1 - 1e-9):
             best_s, least_s = float(total_s.min()), hides[int(np.argmin(total_s))]
             best = [[inner for inner in unit if inner.hidden_s >= least_s] for unit in able]
@@ -64,7 +75,7 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
     high = np.array([figures.enough_s(batch, these) for these in able])
     high = np.where(is_enough(high), high, np.inf)
     is_able = np.isfinite(high)
-    while (high[is_able] - low[is_able] > 1e-4 * high[is_able]).any():
+    while (high[is_able] - low[is_able] > CLOSE * high[is_able]).any():
         middle = (low + high) / 2
         enough = is_enough(middle)
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
@@ -142,7 +153,7 @@ def share(ways: list[list[Inner]], batch: int) -> list[tuple[Inner, int]]:
     """Return per unit the shape and microbatches per copy that make the slowest unit fastest."""
     figures = _Figures(ways)
     taken, low, high = figures.taken, 0.0, figures.enough_s(batch)
-    while high - low > 1e-4 * high:
+    while high - low > CLOSE * high:
         middle = (low + high) / 2
         if taken(middle).max(axis=1).sum() >= batch:
             high = middle

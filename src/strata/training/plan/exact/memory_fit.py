@@ -43,6 +43,13 @@ def without_recomputation(problem: Problem, plan: TrainingPlan) -> TrainingPlan 
     return replace(plan, recompute=Recompute.NONE, pipelines=pipelines)
 
 
+def recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan:
+    """Return a plan that fits, or whose fewer microbatches might, with the least that makes each stage fit."""
+    bare = without_recomputation(problem, plan)
+    least = fitting(problem, bare, (plan.zero_stage,)) if bare is not None else []
+    return least[0] if least else bare or plan
+
+
 def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | None:
     """Return a plan that recomputes nothing with the least that makes each stage fit, None where nothing does.
 

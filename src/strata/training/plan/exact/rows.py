@@ -142,18 +142,17 @@ class Row:
             plan = with_warmup(plan, [int(w) for w in deeper])
         allowed = zero_stages(self.problem, plan)
         each = [self.splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
-        least_s = min(splits.bound_s for splits in each)
-        if limit_s <= least_s + after_s < np.inf:
+        if limit_s < np.inf and limit_s <= min(splits.bound_s for splits in each) + after_s < np.inf:
             return None
         splits = None
         if len(self.layout) > 1:
             splits = self.splits(plan, allowed, count, chunks)
-            free = replace(splits, sums_of=lambda: None)  # they take ten times as long
-            bound_s = least_s
-            if not self._hops_s or max(self._hops_s) == 0:  # beside links what copies exchange is little
-                bound_s = Chain(self.problem, plan, free, 0.0, 0.0, after_s=after_s).bound_s
-            if limit_s <= bound_s < np.inf:
-                return None
+            if limit_s < np.inf and not max(
+                self._hops_s, default=0
+            ):  # beside links what copies exchange is little
+                free = replace(splits, sums_of=lambda: None)  # they take ten times as long
+                if limit_s <= Chain(self.problem, plan, free, 0.0, 0.0, after_s=after_s).bound_s < np.inf:
+                    return None
         best = [splits.best for splits in each]
         counted = [with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
         plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, allowed)]

@@ -25,7 +25,7 @@ from strata.training.plan.exact.shapes import Rates
 from strata.training.plan.exact.sharing_plans import EVERY, DataParallelPlan, SharingPlans, Way
 from strata.training.plan.exact.sharing_use import SharingUse
 from strata.training.plan.exact.tables import ShapeTables
-from strata.training.plan.exact.unit import Units
+from strata.training.plan.exact.unit import FASTEST, Units
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
@@ -41,11 +41,12 @@ CLOSE: Final = 2e-5
 class ShardSpace(UnitGroups):
     """All ways to share a batch between two or more disjoint units of some domains."""
 
-    def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
-        """Share between units of `members`: see `UnitGroups`."""
+    def __init__(self, problem: Problem, members: tuple[int, ...], *, is_thorough: bool = True) -> None:
+        """Share between units of `members`: see `UnitGroups`, `Units`."""
         super().__init__(problem, members)
         # Copies that are fixed add up from shapes of any speed.
-        self._units = Units(problem) if problem.job.pins.data is None else Units(problem, fastest=EVERY)
+        fastest = FASTEST if problem.job.pins.data is None else EVERY
+        self._units = Units(problem, fastest=fastest, is_thorough=is_thorough)
         self._known_rates: dict[CommonConfig, Rates] = {}
 
     @cached_property
@@ -175,6 +176,15 @@ class ShardSpace(UnitGroups):
             if self.bound_s(way, group) >= limit_s:
                 return None
         return self.build(self.sharing(way, group), all_shapes=False)
+
+    def build_fast(self, way: int, group: int) -> TrainingPlan | None:
+        """Return the plan of a sharing of the shapes that could do most in the time that its bound leaves them."""
+        sharing, rows = self.sharing(way, group), self._rows(group)
+        if self.problem.job.pins.data is not None:
+            return self.build(sharing)
+        work_s = self._work_limit_s(way, group, self.bound_s(way, group))
+        self._tables.add_fast(sharing.way.common, rows, limit_s=work_s)
+        return self.build(sharing, all_shapes=False)
 
     def build_within(
         self, way: int, group: int, *, limit_s: float, is_thorough: bool = True, check: Check = unlimited

@@ -9,7 +9,7 @@ import numpy as np
 
 from strata.training.plan.exact.batch import best_shapes, share, sharing_copies
 from strata.training.plan.exact.config import CommonConfig
-from strata.training.plan.exact.memory_fit import fitting, without_recomputation
+from strata.training.plan.exact.memory_fit import recomputing_least
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.unit import Inner, Units, moved, with_microbatches
@@ -69,8 +69,12 @@ class SharingPlans:
         picked = share(best_shapes(ways, batch, wire_s=wire_s, local_steps=sharing.way.local_steps), batch)
         best = self.plan(sharing, picked)
         if best.num_samples != batch:
-            return plan
-        again = self.plan(sharing, picked, is_split_again=True)
+            return recomputing_least(self.problem, plan)
+        # Of fewer microbatches fewer may be in flight than the shapes were chosen for: less is recomputed.
+        best = recomputing_least(self.problem, best)
+        if not self.units.is_thorough:
+            return best
+        again = recomputing_least(self.problem, self.plan(sharing, picked, is_split_again=True))
         if not self.problem.model.fits(again):
             return best
         reports = self.problem.model.bounds([best, again])
@@ -102,8 +106,4 @@ class SharingPlans:
             context_exchange=common.context_exchange,
             expert_parallel=common.expert_parallel,
         )
-        plan = plan.with_samples(self.problem.job.global_batch)
-        # Of fewer microbatches fewer may be in flight than the shapes were chosen for: less is recomputed.
-        bare = without_recomputation(self.problem, plan)
-        least = fitting(self.problem, bare, (plan.zero_stage,)) if bare is not None else []
-        return least[0] if least else bare or plan
+        return plan.with_samples(self.problem.job.global_batch)

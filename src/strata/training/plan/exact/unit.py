@@ -64,9 +64,9 @@ class Inner:
 class Units:
     """The inner shapes of every unit, built once for each `CommonConfig`."""
 
-    def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
-        """Consider the `fastest` shapes of a unit that fit."""
-        self.problem, self.fastest, self.shapes = problem, fastest, Shapes(problem)
+    def __init__(self, problem: Problem, *, fastest: int = FASTEST, is_thorough: bool = True) -> None:
+        """Consider the `fastest` shapes of a unit that fit; `is_thorough`: split for few microbatches, too."""
+        self.problem, self.fastest, self.is_thorough, self.shapes = problem, fastest, is_thorough, Shapes(problem)
         self._like: dict[tuple[object, CommonConfig], list[Inner]] = {}
         self._of_setting: dict[tuple[object, ParallelConfig], list[Inner]] = {}
         self._split: dict[tuple[object, ParallelConfig, int], list[TrainingPlan]] = {}
@@ -119,7 +119,7 @@ class Units:
             inners = [self._timed(plan) for plan in plans]
             again = (plan for plan in plans if plan.recompute is not config.recompute)
             first, deepest = 1, max((len(plan.pipelines[0].stages) for plan in again), default=0)
-            while first < deepest:
+            while first < deepest and self.is_thorough:
                 inners += [replace(self._timed(plan), room=first) for plan in self._built(unit, config, first)]
                 first *= 2
             self._of_setting[key] = [replace(inner, config=config) for inner in inners]
@@ -139,6 +139,8 @@ class Units:
     def _built(self, unit: Unit, config: ParallelConfig, microbatches: int) -> list[TrainingPlan]:
         # All units follow one schedule, whose bounds are those of whole stages.
         whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in ORDERED)
+        if not self.is_thorough and Schedule.ONE_F_ONE_B in whole and len(unit) == 1:
+            whole = (Schedule.ONE_F_ONE_B,)
         built = build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole)
         return [plan for plan in built if isinstance(plan, TrainingPlan)]
 

@@ -5,7 +5,7 @@ A branch is a configuration on a set of domains (a pipeline), or a way to share 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -17,10 +17,12 @@ from strata.arrays import Bools, Floats, Ints
 from strata.simulate.order import ORDERED
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
+from strata.training.plan.exact.memory_fit import recomputing_least
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.rows import build_chain
 from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.sharing_plans import Way
 from strata.training.plan.exact.some_chains import SomeChains
 from strata.training.plan.exact.wide import first_pools
 from strata.training.plan.shortlist.pipelines import ChainEstimates, Screened
@@ -35,6 +37,12 @@ PAIRS: Final = 16
 
 PROMISING: Final = 6000
 """Pipelines over several domains that are estimated closely: the best under each of LEANINGS at first glance."""
+
+LOOKED_OVER: Final = 64
+"""Sets of three domains and more, all pairs aside, over which settings are compared that are looked at over all."""
+
+PROMISING_CONFIGS: Final = 300
+"""Settings that are: the best under each of LEANINGS."""
 
 LEANINGS: Final = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 1], [2, 1, 0], [1, 0, 1], [0, 2, 1]], dtype=float)
 """Weights of log time, log idleness and log money."""
@@ -76,9 +84,11 @@ class Builder:
             else SomeChains(problem, list(islice(first_pools(problem), POOLS)), pairs=count <= PAIRS)
         )
         self.shards = ShardSpace(problem, members)
+        self._sharings: dict[tuple[int, int], TrainingPlan | None] = {}
         # The fastest schedule first: where it fits, no other is built.
         order = sorted(problem.job.schedules, key=SCHEDULES.index)
-        self.schedules = [tuple(s for s in order if (s in ORDERED) is is_paced) for is_paced in (False, True)]
+        self.in_turn = tuple(schedule for schedule in order if schedule not in ORDERED)
+        self.ordered = tuple(schedule for schedule in order if schedule in ORDERED)
 
     @property
     def count(self) -> int:
@@ -104,7 +114,13 @@ class Builder:
 
     def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, Bools]:
         """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
-        parts = [self._promising(*part) for part in estimates.screen()]
+        sizes, configs = self.chains.inside.sum(axis=1), np.arange(len(self.problem.configs))
+        several = np.flatnonzero(sizes > 1)
+        if len(several) > LOOKED_OVER:
+            some = several[(sizes[several] == 2) | (np.arange(len(several)) % (len(several) // LOOKED_OVER) == 0)]
+            configs = self._promising_configs([part for part in estimates.screen(configs, some)])
+        parts = [*estimates.screen(np.arange(len(self.problem.configs)), np.flatnonzero(sizes == 1))]
+        parts += [self._promising(*part) for part in estimates.screen(configs, several)]
         values, config, item = self._promising(
             np.concatenate([part[0] for part in parts], axis=1),
             *(np.concatenate([part[k] for part in parts]) for k in (1, 2)),
@@ -116,48 +132,78 @@ class Builder:
         values = np.where(fits, closer, values)[:, kept]
         return values, config[kept], item[kept], fits[kept] if fits.any() else kept
 
+    def _promising_configs(self, parts: Sequence[Screened]) -> Ints:
+        """Return the settings that come closest to the best of some mask under each of LEANINGS."""
+        values = np.concatenate([part[0] for part in parts], axis=1)
+        config, item = (np.concatenate([part[k] for part in parts]) for k in (1, 2))
+        picked, each = [], PROMISING_CONFIGS // len(LEANINGS)
+        for score in LEANINGS @ _logs(values):
+            least, behind = np.full(len(self.chains.masks), np.inf), np.full(len(self.problem.configs), np.inf)
+            np.minimum.at(least, item, score)
+            np.minimum.at(behind, config, score - least[item])
+            picked.append(np.argsort(behind, kind="stable")[:each])
+        return np.unique(np.concatenate(picked))
+
     def _promising(self, values: Floats, config: Ints, item: Ints) -> Screened:
         """Return all branches of one domain, and of several the best under each of LEANINGS."""
         several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
         if len(several) <= PROMISING:
             return values, config, item
-        logs = np.log(np.maximum(np.abs(values[:, several]), 1e-300))
         each = PROMISING // len(LEANINGS)
         near = np.ones(len(item), dtype=bool)
         near[several] = False
-        for score in LEANINGS @ (logs * np.array([[1.0], [-1.0], [1.0]])):
+        for score in LEANINGS @ _logs(values[:, several]):
             near[several[np.argpartition(score, each)[:each]]] = True
         return values[:, near], config[near], item[near]
 
     def plans(self, row: int) -> list[TrainingPlan]:
-        """Return the plans of one branch: a pipeline by the fastest and the cheapest route, both ways round."""
+        """Return the plans of one branch, one forward and one backward in turn: a pipeline by its fastest route."""
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
-        if number < 0:
-            sharing = self.shards.sharing(*divmod(item, len(self.shards.groups)))
-            common = replace(sharing.way.common, recompute=self._mode(sharing.way.common.recompute))
-            plan = self._built_shards.build(replace(sharing, way=sharing.way._replace(common=common)))
-            return [] if plan is None else [plan]
-        return list(self._chain_plans(self.problem.configs[number], int(self.chains.masks[item])))
+        if number >= 0:
+            return self._pipelines_of(number, self._orders(number, item)[:1], self.in_turn)
+        way, group = divmod(item, len(self.shards.groups))
+        common = self.shards.ways[way].common
+        if common.recompute not in self.built.modes:  # as little of all as fits
+            common = replace(common, recompute=Recompute.NONE)
+        key = self._built_ways[self.shards.ways[way]._replace(common=common)], group
+        if key not in self._sharings:
+            self._sharings[key] = self._built_shards.build_fast(*key)
+        plan = self._sharings[key]
+        return [] if plan is None else [plan]
 
     @cached_property
     def _built_shards(self) -> ShardSpace:
-        return ShardSpace(self.built, self.shards.members)
+        return ShardSpace(self.built, self.shards.members, is_thorough=False)
 
-    def _mode(self, recompute: Recompute) -> Recompute:
-        return recompute if recompute in self.built.modes else Recompute.NONE
+    @cached_property
+    def _built_ways(self) -> dict[Way, int]:
+        return {way: number for number, way in enumerate(self._built_shards.ways)}
 
-    def _chain_plans(self, config: ParallelConfig, mask: int) -> Iterator[TrainingPlan]:
-        config = replace(config, recompute=self._mode(config.recompute))
+    def other_plans(self, row: int) -> list[TrainingPlan]:
+        """Return the other plans of a pipeline: its other way round, by the cheapest route, and in fixed orders
+        (`ORDERED`), which take long to evaluate."""
+        number, item = int(self.branches.config[row]), int(self.branches.item[row])
+        if number < 0:
+            return []
+        orders = self._orders(number, item)
+        plans = self._pipelines_of(number, orders[1:], self.in_turn)
+        return plans + self._pipelines_of(number, orders, self.ordered)
+
+    def _pipelines_of(
+        self, number: int, orders: Sequence[tuple[int, ...]], schedules: tuple[Schedule, ...]
+    ) -> list[TrainingPlan]:
+        """Return the plan of each order in the first of some schedules that fits."""
+        config, plans = self.problem.configs[number], list[TrainingPlan]()
+        for order in orders if schedules else ():
+            built = build_chain(self.problem, config, order, schedules=schedules)
+            fits = next((plan for plan in built if isinstance(plan, TrainingPlan)), None)
+            if fits is not None:
+                plans.append(recomputing_least(self.built, fits))
+        return plans
+
+    def _orders(self, number: int, item: int) -> list[tuple[int, ...]]:
+        config, mask = self.problem.configs[number], int(self.chains.masks[item])
         picked = tuple(i for i in range(len(self.chains.members)) if mask >> i & 1)
-        for order in self._orders(config, picked):
-            # Which of these is faster depends on latency and bubble: the first that fits of either.
-            for schedules in self.schedules:
-                for plan in build_chain(self.built, config, order, schedules=schedules):
-                    if isinstance(plan, TrainingPlan):
-                        yield plan
-                        break
-
-    def _orders(self, config: ParallelConfig, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
         if len(picked) == 1:
             return [picked]
         fast = self.chains.fastest_order(config, picked)
@@ -166,3 +212,8 @@ class Builder:
         if not np.isfinite(cost):
             return []
         return list(dict.fromkeys([fast, fast[::-1], cheap, cheap[::-1]]))
+
+
+def _logs(values: Floats) -> Floats:
+    """Return log time, log idleness and log money [3, N]."""
+    return np.log(np.maximum(np.abs(values), 1e-300)) * np.array([[1.0], [-1.0], [1.0]])

@@ -184,17 +184,16 @@ class ChainEstimates:
             usd_per_s=(devices * self.usd_per_s[at]).sum(axis=1),
         )
 
-    def screen(self) -> Iterator[Screened]:
-        """Yield all branches that might fit, of some settings at a time.
+    def screen(self, configs: Ints, masks: Ints) -> Iterator[Screened]:
+        """Yield all branches of these settings over these masks (rows) that might fit, of some settings at a time.
 
         Coarser than `values`: layers in fractions, and memory as `ChainSpace.may_fit` sees it.
         """
-        count = len(self.problem.configs)
-        for first in range(0, count, TOGETHER):
-            yield self._screened(np.arange(first, min(first + TOGETHER, count)))
+        for first in range(0, len(configs), TOGETHER):
+            yield self._screened(configs[first : first + TOGETHER], masks)
 
-    def _screened(self, configs: Ints) -> Screened:
-        inside = self.chains.inside.astype(float).T
+    def _screened(self, configs: Ints, masks: Ints) -> Screened:
+        inside = self.chains.inside[masks].astype(float).T
         stages, work, ranks = self.stages[configs], self.work[configs], self.ranks[configs]
         total, layers = stages @ inside, len(self.problem.job.layers)
         unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
@@ -205,7 +204,7 @@ class ChainEstimates:
             ]
         )  # fmt: skip
         sizes, group = np.unique(self.size[configs], return_inverse=True)
-        routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])  # [size, 4, mask]
+        routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])[:, :, masks]
         fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
         fits &= (unable == 0) & (total <= layers) & np.isfinite(routes[group, 0])
         rows, items = np.nonzero(fits & (self.more[configs] @ inside > 0))
@@ -219,7 +218,8 @@ class ChainEstimates:
         path_s = total[rows, items] / pace + load * slow_sum + latency
         step_s = path_s + (count - 1) * np.maximum(1 / pace, load * slow)
         usd = usd_per_s * step_s + count * load * price
-        return np.stack([step_s, -useful * count * data_parallel / (devices * step_s), usd]), configs[rows], items
+        values = np.stack([step_s, -useful * count * data_parallel / (devices * step_s), usd])
+        return values, configs[rows], masks[items]
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""

@@ -38,8 +38,11 @@ OFF: Final = 0.97
 """An estimate of a single domain may be so much too high, where chunks are interleaved or a fill is short."""
 
 SETS: Final = 4
-FASTEST: Final = 12
+FASTEST: Final = 4
 """Pipelines and sharings built for being the fastest or the cheapest of their domains; sharings for being fast."""
+
+NEXT: Final = 8
+"""Branches built for being fast beside those where time is the goal."""
 
 ROUND: Final = 32
 """Branches built at most between two looks at what they brought."""
@@ -56,20 +59,21 @@ CELL: Final = 0.003
 """Branches that differ by less, in log time and in utilisation, are looked at once."""
 
 
-def shortlist(problem: Problem, *, most: int = 256) -> list[Evaluated]:
+def shortlist(problem: Problem, *, most: int = 256, is_time: bool = False) -> list[Evaluated]:
     """Return at most `most` legal plans, evaluated exactly, by step time; empty only where nothing fits.
 
     They hold the best plans found of every domain alone and of each kind, and plans close to the Pareto front
-    of (step time, utilisation, money). Deterministic. `score` is the step time.
+    of (step time, utilisation, money), or, where the goal `is_time` alone, more of the fastest.
+    Deterministic. `score` is the step time.
     """
     if not problem.fleet.domains:
         return []
-    return _Choice(problem).run(most)
+    return _Choice(problem, is_time=is_time).run(most)
 
 
 class _Choice:
-    def __init__(self, problem: Problem) -> None:
-        self.builder = Builder(problem)
+    def __init__(self, problem: Problem, *, is_time: bool) -> None:
+        self.builder, self.is_time = Builder(problem), is_time
         self.problem = self.builder.problem
         self.branches = self.builder.branches
         self.alive = self.branches.likely.copy()
@@ -81,11 +85,14 @@ class _Choice:
         self._drop_hopeless()
         self._thin()
         weights = preferences(ROUND)
-        for _ in range(ROUNDS):
+        for _ in range(0 if self.is_time else ROUNDS):
             if not self.alive.any() or len(self.items) >= most:
                 break
             self._build(self._wanted(weights))
             self._drop_hopeless()
+        if self.is_time:
+            alive = np.flatnonzero(self.alive)
+            self._build(alive[np.argsort(self.branches.values[0, alive], kind="stable")[:NEXT]])
         self._check()
         if self.builder.count <= FEW:
             self._search()
@@ -103,7 +110,7 @@ class _Choice:
             (~is_chain, branches.item % groups, (FASTEST, SETS), 1),
         ):
             inside = np.flatnonzero(rows & branches.likely)
-            for column, count in zip((0, 2), counts, strict=True):
+            for column, count in zip((0,) if self.is_time else (0, 2), counts, strict=False):
                 order = inside[np.argsort(branches.values[column, inside], kind="stable")]
                 for _ in range(tries):
                     _, first = np.unique(names[order], return_index=True)
@@ -125,7 +132,8 @@ class _Choice:
             # Those that do not fit, often the fastest if they did, must not use up the places of those that do.
             built = ((row, self.builder.plans(row)) for row in nearest.tolist())
             fitting = dict(islice(((row, plans) for row, plans in built if plans), CHECKED))
-            self._evaluate(np.array(list(fitting), dtype=np.int64), chain(*fitting.values()), below_s=best)
+            rows, below = np.array(list(fitting), dtype=np.int64), np.array([[best, -np.inf, -np.inf]])
+            self._evaluate(rows, chain(*fitting.values()), front=below)
         rows = np.flatnonzero(~self.built)
         for row in rows[np.argsort(times[rows], kind="stable")] if not self.items else ():
             self._build(np.array([row]))
@@ -146,7 +154,7 @@ class _Choice:
             return
         points = np.array([vector(item.report) for item in self.items.values()])
         front = points[efficient(points)]
-        slack = CLOSE_ENOUGH * np.maximum(front.max(axis=0) - front.min(axis=0), 1e-12)
+        slack = self._slack(front)
         rows = np.flatnonzero(self.alive)
         self.alive[rows[_dominated(self.branches.values[:, rows], front - slack)]] = False
 
@@ -175,16 +183,46 @@ class _Choice:
         return rows[list(dict.fromkeys(picked))]
 
     def _build(self, picked: Ints) -> None:
-        self._evaluate(picked, (plan for row in picked.tolist() for plan in self.builder.plans(row)))
+        plans = {row: self.builder.plans(row) for row in picked.tolist()}
+        self._evaluate(picked, chain(*plans.values()))
+        front = self._front()
+        hopeful = [row for row, own in plans.items() if not own or self._is_hopeful(own, front)]
+        others = (plan for row in hopeful for plan in self.builder.other_plans(row))
+        self._evaluate(picked, others, front=front - self._slack(front))
 
-    def _evaluate(self, picked: Ints, built: Iterable[TrainingPlan], *, below_s: float = np.inf) -> None:
-        """Evaluate the plans of some branches; those whose own bound is not below `below_s` are not."""
+    def _is_hopeful(self, plans: list[TrainingPlan], front: Floats) -> bool:
+        """Whether some of these pipelines could join the front, or be the fastest alone, if none of their stages
+        ever waited for the first and the last microbatches."""
+        items = [self.items[plan] for plan in plans if plan in self.items]
+        for item in items:
+            pipeline = item.plan.pipelines[0]
+            busy = pipeline.microbatches / (pipeline.microbatches + len(pipeline.stages) - 1)
+            if not _dominated(np.array([vector(item.report)]).T * [[busy], [1 / busy], [busy]], front)[0]:
+                return True
+        return False
+
+    @staticmethod
+    def _slack(front: Floats) -> Floats:
+        """Return the differences that do not count [3]."""
+        return CLOSE_ENOUGH * np.maximum(np.ptp(front, axis=0), 1e-12) if len(front) > 1 else np.zeros(3)
+
+    def _front(self) -> Floats:
+        """Return the front of the plans at hand [N, 3]: of time alone where that is the goal."""
+        if self.is_time:
+            return np.array(
+                [[min((item.score for item in self.items.values()), default=np.inf), -np.inf, -np.inf]]
+            )
+        points = np.array([vector(item.report) for item in self.items.values()]).reshape(-1, 3)
+        return points[efficient(points)] if len(points) else points
+
+    def _evaluate(self, picked: Ints, built: Iterable[TrainingPlan], *, front: Floats | None = None) -> None:
+        """Evaluate the plans of some branches; of them not those that some of a front are as good as in any case."""
         self.alive[picked], self.built[picked] = False, True
         plans = [plan for plan in dict.fromkeys(built) if plan not in self.items]
         model = self.problem.model
-        if below_s < np.inf:
-            bounds = model.bounds(plans)
-            plans = [plan for plan, bound in zip(plans, bounds, strict=True) if bound.step_time_s < below_s]
+        if front is not None and plans:
+            bounds = np.array([vector(bound) for bound in model.bounds(plans)])
+            plans = [plan for plan, out in zip(plans, _dominated(bounds.T, front), strict=True) if not out]
         for plan, report in zip(plans, model.reports(plans), strict=True):
             if np.isfinite(report.step_time_s) and within_limits(self.problem.job, report):
                 self.items[plan] = Evaluated(plan, report, report.step_time_s)

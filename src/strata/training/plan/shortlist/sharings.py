@@ -45,10 +45,10 @@ class DataParallelEstimates:
         if not len(self.member) or not self.shards.ways:
             return np.empty((3, 0)), *np.empty((2, 0), dtype=np.int64)
         wire_s, sent_usd = self._wires
-        work = {key: self._work_s(key) for key in {way.common for way in self.shards.ways}}
+        work = {key: self._work_s(key) for key in self._shapes}
         step_s, usd = [], []
         for common, factor, steps in self.shards.ways:
-            work_s, hidden_s = work[common]
+            work_s, hidden_s = work[_bare(common)]
             step_s.append(work_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
             usd.append(sent_usd / (factor * steps))
         times, sent = np.stack(step_s), np.stack(usd)
@@ -143,10 +143,13 @@ class DataParallelEstimates:
     def _shapes(self) -> dict[Key, Floats]:
         """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
         units, configs = self.shards.units, self.problem.configs
-        tables = {key: np.zeros((4, len(units), SHAPES)) for key in {way.common for way in self.shards.ways}}
+        tables = {
+            key: np.zeros((4, len(units), SHAPES)) for key in {_bare(way.common) for way in self.shards.ways}
+        }
         for table in tables.values():
             table[2] = 1.0
-        key_of = [config.common for config in configs]
+        number = {key: at for at, key in enumerate(dict.fromkeys(config.common for config in configs))}
+        common = np.array([number[config.common] for config in configs])
         numbered: dict[ParallelConfig, int] = {}
         shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in configs])
         for row, unit in enumerate(units):
@@ -158,8 +161,7 @@ class DataParallelEstimates:
             figures = self._figures(rows_of_unit, unit)
             rate = figures[0] / figures[2]
             for key in tables:
-                alike = replace(key, holds_outer=False)  # room for that state is seen when a sharing is built
-                of_key = np.tile([key_of[k] == alike for k in rows_of_unit], len(rate) // len(rows_of_unit))
+                of_key = np.tile(common[rows_of_unit] == number.get(key, -1), len(rate) // len(rows_of_unit))
                 best = np.flatnonzero(of_key & (rate > 0))
                 best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
                 tables[key][:, row, : len(best)] = figures[:, best]
@@ -201,6 +203,11 @@ class DataParallelEstimates:
         stages = self.chains.stages[:, at]
         total = stages.sum(axis=1)
         return np.asarray(((stages == most) & (stages > 0)).all(axis=1) & (total <= len(self.problem.job.layers)))
+
+
+def _bare(common: CommonConfig) -> CommonConfig:
+    """Return it without the state of an outer optimizer: room for that is seen when a sharing is built."""
+    return replace(common, holds_outer=False)
 
 
 def _table(made: Floats, throughput: PipelineThroughput, more_s: Floats | float) -> Floats:
