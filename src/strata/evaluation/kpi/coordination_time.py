@@ -62,8 +62,8 @@ def measure(study: Study) -> Kpi:
     return Kpi(
         name="coordination_time_s",
         definition="99th percentile of the wall time of the loop's step from an event (interval over, link "
-        f"to a third, devices lost or slow, domain drained) to the decisions of both levels, {JOBS[0]} and {JOBS[-1]} "
-        "jobs on fleets of 4 to 10 domains",
+        "to a third, devices lost or slow, domain drained) to the decisions of both levels, "
+        f"{' and '.join(map(str, JOBS))} jobs on fleets of 4 to 10 domains",
         baseline="none: a bound; the same loop under other rules stands beside",
         value=float(np.quantile(ours, 0.99)) if ours else None,
         target=TARGET_S,

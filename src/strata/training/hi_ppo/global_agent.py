@@ -104,7 +104,8 @@ def decide(
     """
     started = clock()
     notes = []
-    candidates = list(shortlist(problem, most=CANDIDATES) if items is None else items)
+    is_time = problem.job.objective is Objective.TIME
+    candidates = list(shortlist(problem, most=CANDIDATES, is_time=is_time) if items is None else items)
     current = -1
     if in_use is not None:
         current, candidates = _with(problem, in_use.plan, candidates)

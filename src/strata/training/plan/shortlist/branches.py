@@ -16,7 +16,6 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.simulate.order import ORDERED
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.memory_fit import recomputing_least
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.routes import best_path
@@ -39,7 +38,8 @@ PROMISING: Final = 6000
 """Pipelines over several domains that are estimated closely: the best under each of LEANINGS at first glance."""
 
 LOOKED_OVER: Final = 64
-"""Sets of three domains and more, all pairs aside, over which settings are compared that are looked at over all."""
+"""Sets of three domains and more over which, and over all pairs, settings are compared, the best of them over all.
+"""
 
 PROMISING_CONFIGS: Final = 300
 """Settings that are: the best under each of LEANINGS."""
@@ -118,7 +118,7 @@ class Builder:
         several = np.flatnonzero(sizes > 1)
         if len(several) > LOOKED_OVER:
             some = several[(sizes[several] == 2) | (np.arange(len(several)) % (len(several) // LOOKED_OVER) == 0)]
-            configs = self._promising_configs([part for part in estimates.screen(configs, some)])
+            configs = self._promising_configs(list(estimates.screen(configs, some)))
         parts = [*estimates.screen(np.arange(len(self.problem.configs)), np.flatnonzero(sizes == 1))]
         parts += [self._promising(*part) for part in estimates.screen(configs, several)]
         values, config, item = self._promising(
@@ -157,7 +157,7 @@ class Builder:
         return values[:, near], config[near], item[near]
 
     def plans(self, row: int) -> list[TrainingPlan]:
-        """Return the plans of one branch, one forward and one backward in turn: a pipeline by its fastest route."""
+        """Return the plan of one branch, if it fits, under whole stages: of a pipeline by its fastest route."""
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number >= 0:
             return self._pipelines_of(number, self._orders(number, item)[:1], self.in_turn)

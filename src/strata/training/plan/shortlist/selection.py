@@ -38,8 +38,11 @@ OFF: Final = 0.97
 """An estimate of a single domain may be so much too high, where chunks are interleaved or a fill is short."""
 
 SETS: Final = 4
-FASTEST: Final = 4
-"""Pipelines and sharings built for being the fastest or the cheapest of their domains; sharings for being fast."""
+FASTEST: Final = 12
+"""Sharings built for being the fastest, those of time alone aside."""
+
+QUICK: Final = 4
+"""Sharings built for being the fastest where time alone is the goal."""
 
 NEXT: Final = 8
 """Branches built for being fast beside those where time is the goal."""
@@ -107,7 +110,7 @@ class _Choice:
         for rows, names, counts, tries in (
             (branches.single, branches.item, (domains, domains), max(1, TRIES // domains)),
             (is_chain & ~branches.single, branches.item, (SETS, SETS), 1),
-            (~is_chain, branches.item % groups, (FASTEST, SETS), 1),
+            (~is_chain, branches.item % groups, (QUICK if self.is_time else FASTEST, SETS), 1),
         ):
             inside = np.flatnonzero(rows & branches.likely)
             for column, count in zip((0,) if self.is_time else (0, 2), counts, strict=False):
@@ -216,7 +219,7 @@ class _Choice:
         return points[efficient(points)] if len(points) else points
 
     def _evaluate(self, picked: Ints, built: Iterable[TrainingPlan], *, front: Floats | None = None) -> None:
-        """Evaluate the plans of some branches; of them not those that some of a front are as good as in any case."""
+        """Evaluate the plans of some branches, but for those that some of a front are as good as in any case."""
         self.alive[picked], self.built[picked] = False, True
         plans = [plan for plan in dict.fromkeys(built) if plan not in self.items]
         model = self.problem.model
