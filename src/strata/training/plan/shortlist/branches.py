@@ -157,10 +157,10 @@ class Builder:
         return values[:, near], config[near], item[near]
 
     def plans(self, row: int) -> list[TrainingPlan]:
-        """Return the plan of one branch, if it fits, under whole stages: of a pipeline by its fastest route."""
+        """Return the plans of one branch under whole stages: a pipeline by its fastest route, both ways round."""
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number >= 0:
-            return self._pipelines_of(number, self._orders(number, item)[:1], self.in_turn)
+            return self._pipelines_of(number, self._orders(number, item)[:2], self.in_turn)
         way, group = divmod(item, len(self.shards.groups))
         common = self.shards.ways[way].common
         if common.recompute not in self.built.modes:  # as little of all as fits
@@ -180,13 +180,13 @@ class Builder:
         return {way: number for number, way in enumerate(self._built_shards.ways)}
 
     def other_plans(self, row: int) -> list[TrainingPlan]:
-        """Return the other plans of a pipeline: its other way round, by the cheapest route, and in fixed orders
+        """Return the other plans of a pipeline: by the cheapest route, both ways round, and in fixed orders
         (`ORDERED`), which take long to evaluate."""
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number < 0:
             return []
         orders = self._orders(number, item)
-        plans = self._pipelines_of(number, orders[1:], self.in_turn)
+        plans = self._pipelines_of(number, orders[2:], self.in_turn)
         return plans + self._pipelines_of(number, orders, self.ordered)
 
     def _pipelines_of(
@@ -216,4 +216,4 @@ class Builder:
 
 def _logs(values: Floats) -> Floats:
     """Return log time, log idleness and log money [3, N]."""
-    return np.log(np.maximum(np.abs(values), 1e-300)) * np.array([[1.0], [-1.0], [1.0]])
+    return np.asarray(np.log(np.maximum(np.abs(values), 1e-300)) * np.array([[1.0], [-1.0], [1.0]]))
