@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strata.control.candidates import Candidates
 from strata.control.core import Outcome, Scheduler
-from strata.control.elastic import with_smaller
+from strata.control.elastic import at_most, with_smaller
 from strata.control.free import Room
 from strata.control.policies import exact
 from strata.control.queue import ordered
@@ -121,6 +121,14 @@ def test_smaller_plans_work_through_the_same_samples():
     plans = with_smaller(PLANS).plans
     assert [plan.num_devices for plan in plans] == [16, 8, 4, 2]
     assert {plan.num_samples for plan in plans} == {on(EAST, WEST).num_samples}
+
+
+def test_a_job_that_may_have_fewer_devices_than_any_of_its_plans_has_one_in_each_domain():
+    """One that asked for four devices at most was refused: the best plans are on sixteen."""
+    plans = at_most(PLANS, 4)
+    legal = Room({domain.name: domain.num_devices for domain in FLEET.domains}).legal(plans, spec(max_devices=4))
+    assert {plan.domains for plan, fits in zip(plans.plans, legal, strict=True) if fits} == {(EAST,), (WEST,)}
+    assert at_most(PLANS, 16) is PLANS
 
 
 JOBS = st.builds(

@@ -17,7 +17,7 @@ from strata.control.accounts import settled, taken_in
 from strata.control.candidates import Candidates
 from strata.control.choosing import JobDecision, after_failure, choice, shrunk
 from strata.control.coordinator import Inside
-from strata.control.elastic import given_up, with_smaller
+from strata.control.elastic import at_most, given_up, with_smaller
 from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import move_s
@@ -102,9 +102,11 @@ class Scheduler:
         return Outcome(state, (*strays, *_actions(state)), tuple(decisions))
 
     def plans(self, fleet: Fleet, spec: JobSpec) -> Candidates:
-        """Return the plans of a job, those on fewer devices too where it says how few will do."""
+        """Return the plans of a job, those on fewer devices too where it says how few will do or how many may."""
         candidates = self.planner(fleet, spec.training)
-        return candidates if spec.min_devices is None else with_smaller(candidates)
+        if spec.min_devices is not None:
+            return with_smaller(candidates)
+        return candidates if spec.max_devices is None else at_most(candidates, spec.max_devices)
 
     def probes(self, fleet: Fleet) -> tuple[Probe, ...]:
         """Return the probes of one interval: every link, those that no plan uses included."""

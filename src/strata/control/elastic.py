@@ -1,4 +1,4 @@
-"""Elastic jobs: the plans between their least and most devices, and who gives devices up to whom."""
+"""The plans between a job's least and most devices, and who gives devices up to whom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.control.candidates import Candidates
 from strata.control.free import Room
 from strata.control.queue import shares
 from strata.control.state import Attempt, Job, JobSpec, Snapshot
-from strata.fleet.fleet import Fleet
+from strata.fleet.fleet import Domain, Fleet
 from strata.workload.plan import TrainingPlan
 
 Plans = Callable[[Fleet, JobSpec], Candidates]
@@ -22,6 +22,24 @@ def with_smaller(candidates: Candidates) -> Candidates:
     smaller = dict.fromkeys(less for plan in candidates.plans for less in _smaller(plan))
     fitting = [plan for plan in smaller if plan not in candidates.index and candidates.model.fits(plan)]
     return candidates.of_plans([*candidates.plans, *fitting]) if fitting else candidates
+
+
+@lru_cache(maxsize=64)
+def at_most(candidates: Candidates, most: int) -> Candidates:
+    """Return the plans, and where all are on more devices those of each domain alone on as many as are allowed."""
+    if not candidates.plans or (candidates.devices.sum(axis=1) <= most).any():
+        return candidates
+    fleet = candidates.fleet
+    parts = (replace(fleet, domains=(_part(domain, most),), links={}) for domain in fleet.domains)
+    alone = [plan for part in parts for plan in Candidates.of(part, candidates.job).plans]
+    return candidates.of_plans([*candidates.plans, *alone]) if alone else candidates
+
+
+def _part(domain: Domain, most: int) -> Domain:
+    """Return a domain with no more devices: whole nodes of it, or a part of one."""
+    count = min(domain.num_devices, most)
+    node = min(domain.devices_per_node, count)
+    return replace(domain, num_devices=count - count % node, devices_per_node=node)
 
 
 def _smaller(plan: TrainingPlan) -> Iterator[TrainingPlan]:

@@ -1,7 +1,8 @@
 """Row `coordination_time_s`: wall time of the step of the control loop that answers an event, both levels in it.
 
 Events: the interval is over, a link in use falls to a third, devices are lost, one is slow, a domain is drained.
-The snapshot is that of a running job whose plans are made; what an event makes new is worked out in the step.
+The snapshot is that of running jobs whose plans are made; what an event makes new is worked out in the step, for
+every job that it is news to.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from strata.stats import quantile_interval
 from strata.workload.plan import TrainingPlan
 
 TARGET_S: Final = 2.0
+JOBS: Final = (1, 4)
+"""Jobs that run at once; of several each may have its part of all devices."""
+
 MOST_LOOKS: Final = 8
 """Measurements until a fallen link must have been answered."""
 
@@ -43,22 +47,23 @@ class _Times:
 
 def measure(study: Study) -> Kpi:
     """Return the row; its value is the 99th percentile over all events."""
-    taken: dict[str, _Times] = defaultdict(_Times)
-    instances = COORDINATION.draw(quick=study.quick)
-    for done, instance in enumerate(instances, 1):
+    taken: dict[tuple[str, int], _Times] = defaultdict(_Times)
+    cases = [(instance, jobs) for instance in COORDINATION.draw(quick=study.quick) for jobs in JOBS]
+    for done, (instance, jobs) in enumerate(cases, 1):
         plans = planner()
         for name, way in ways(study.policy).items():
             scheduler = Scheduler(way.choose, plans, inside=way.inside)
-            snapshot = running(scheduler, instance)
+            snapshot = running(scheduler, instance, jobs=jobs)
             for event, looks in events(snapshot).items():
-                _answer(study, scheduler, snapshot, looks, taken[name], event)
-        study.advance(done / len(instances))
-    ours = [s for values in taken[OURS].wall_s.values() for s in values]
+                _answer(study, scheduler, snapshot, looks, taken[name, jobs], event)
+        study.advance(done / len(cases))
+    by_rule = {name: _all_of([taken[name, jobs] for jobs in JOBS]) for name in ways(study.policy)}
+    ours = [s for values in by_rule[OURS].wall_s.values() for s in values]
     return Kpi(
         name="coordination_time_s",
         definition="99th percentile of the wall time of the loop's step from an event (interval over, link "
-        "to a third, devices lost or slow, domain drained) to the decisions of both levels, fleets of 4 to 10 "
-        "domains",
+        "to a third, devices lost or slow, domain drained) to the decisions of both levels, "
+        f"{' and '.join(map(str, JOBS))} jobs on fleets of 4 to 10 domains",
         baseline="none: a bound; the same loop under other rules stands beside",
         value=float(np.quantile(ours, 0.99)) if ours else None,
         target=TARGET_S,
@@ -66,18 +71,21 @@ def measure(study: Study) -> Kpi:
         ci95=ends(quantile_interval(ours, 0.99)) if ours else (None, None),
         instances=len(ours),
         guards={
-            "by_event": _by_event(taken[OURS]),
-            "by_rule": {name: _whole(times) for name, times in taken.items()},
+            "by_event": _by_event(by_rule[OURS]),
+            "by_jobs": {str(jobs): _whole(taken[OURS, jobs]) for jobs in JOBS},
+            "by_rule": {name: _whole(times) for name, times in by_rule.items()},
         },
         trust=Trust.MEASURED,
-        beside={name: _whole(times)["p99_s"] for name, times in taken.items() if name != OURS and times.wall_s},
+        beside={name: _whole(times)["p99_s"] for name, times in by_rule.items() if name != OURS and times.wall_s},
     )
 
 
-def running(scheduler: Scheduler, instance: PlanningCase) -> Snapshot:
-    """Return a snapshot of the instance's job as it runs, every device told."""
+def running(scheduler: Scheduler, instance: PlanningCase, *, jobs: int) -> Snapshot:
+    """Return a snapshot of so many of the instance's job as they run, every device told."""
     sites = SimulatedSites(instance.fleet)
-    inbox: tuple[Observation, ...] = (Submitted(JobSpec("job", instance.job, ENDLESS)),)
+    part = instance.fleet.num_devices // jobs if jobs > 1 else None
+    specs = [JobSpec(f"job-{at}", instance.job, ENDLESS, max_devices=part) for at in range(jobs)]
+    inbox: tuple[Observation, ...] = tuple(Submitted(spec) for spec in specs)
     snapshot = Snapshot(instance.fleet)
     for _ in range(3):
         outcome = scheduler.step(replace(snapshot, inbox=(*inbox, *_reported(sites))), 0.0)
@@ -151,6 +159,17 @@ def _by_event(times: _Times) -> dict[str, Any]:
         }
         for name, values in times.wall_s.items()
     }
+
+
+def _all_of(every: list[_Times]) -> _Times:
+    """Return what all steps took."""
+    result = _Times()
+    for times in every:
+        for event in times.wall_s:
+            result.wall_s[event] += times.wall_s[event]
+            result.cpu_s[event] += times.cpu_s[event]
+            result.between[event] += times.between[event]
+    return result
 
 
 def _whole(times: _Times) -> dict[str, float | int]:
