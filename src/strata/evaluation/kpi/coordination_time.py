@@ -72,7 +72,7 @@ def measure(study: Study) -> Kpi:
         instances=len(ours),
         guards={
             "by_event": _by_event(by_rule[OURS]),
-            "by_jobs": {str(jobs): _whole(taken[OURS, jobs]) for jobs in JOBS},
+            "by_jobs": {str(jobs): _whole(taken[OURS, jobs]) for jobs in JOBS if taken[OURS, jobs].wall_s},
             "by_rule": {name: _whole(times) for name, times in by_rule.items()},
         },
         trust=Trust.MEASURED,
