@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Floats, Ints
+from strata.arrays import Bools, Floats, Ints
 from strata.simulate.memory import FIXED_BYTES, gathered_inputs, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
@@ -197,12 +198,7 @@ class ChainEstimates:
         stages, work, ranks = self.stages[configs], self.work[configs], self.ranks[configs]
         total, layers = stages @ inside, len(self.problem.job.layers)
         unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
-        held = np.stack(
-            [
-                self.chains.may_fit(self.problem.configs[k], np.arange(layers + 1))
-                for k in configs
-            ]
-        )  # fmt: skip
+        held = self._may_fit[configs]
         sizes, group = np.unique(self.size[configs], return_inverse=True)
         routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])[:, :, masks]
         fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
@@ -220,6 +216,12 @@ class ChainEstimates:
         usd = usd_per_s * step_s + count * load * price
         values = np.stack([step_s, -useful * count * data_parallel / (devices * step_s), usd])
         return values, configs[rows], masks[items]
+
+    @cached_property
+    def _may_fit(self) -> Bools:
+        """Whether a setting might fit on so many stages [configuration, stages]."""
+        counts = np.arange(len(self.problem.job.layers) + 1)
+        return np.stack([self.chains.may_fit(config, counts) for config in self.problem.configs])
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
