@@ -123,11 +123,10 @@ def kpis() -> str:
     answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
     anew = "algorithm, allocation_error, load_stability, network_degradation and utilization_improvement"
     later = (
-        f"Since then `strata kpi --row NAME -o json` printed {anew}, and `strata kpi --quick --row "
-        "inter_domain_latency_s -o json` that row, of six fleets a size. Rows without `the same figure of` are from "
+        f"Since then `strata kpi --row NAME -o json` printed {anew}. Rows without `the same figure of` are from "
         "before there was that table; all but algorithm are of the policy that was bundled until 2026-11-28. "
-        "inter_domain_latency_s is of a plan space that has grown since: a decision at 10 domains takes longer than "
-        "a second now, several where the model is large."
+        "inter_domain_latency_s is of a plan space that has grown since: a decision at 10 domains takes longer "
+        "than a second now, several where the model is large."
     )
     return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 
