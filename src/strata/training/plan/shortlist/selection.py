@@ -6,7 +6,7 @@ some preference could want, or that are the best of their domains. What is built
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
@@ -38,14 +38,16 @@ OFF: Final = 0.97
 """An estimate of a single domain may be so much too high, where chunks are interleaved or a fill is short."""
 
 SETS: Final = 4
+"""Sets of domains whose fastest pipeline is built, and whose cheapest pipeline or sharing is."""
+
 FASTEST: Final = 12
-"""Sharings built for being the fastest, those of time alone aside."""
+"""Sets of domains whose fastest sharing is built."""
 
 QUICK: Final = 4
-"""Sharings built for being the fastest where time alone is the goal."""
+"""The same where time alone is the goal."""
 
 NEXT: Final = 8
-"""Branches built for being fast beside those where time is the goal."""
+"""Branches that are built beside those for being fast, where time alone is the goal."""
 
 ROUND: Final = 32
 """Branches built at most between two looks at what they brought."""
@@ -137,6 +139,7 @@ class _Choice:
             fitting = dict(islice(((row, plans) for row, plans in built if plans), CHECKED))
             rows, below = np.array(list(fitting), dtype=np.int64), np.array([[best, -np.inf, -np.inf]])
             self._evaluate(rows, chain(*fitting.values()), front=below)
+            self._build_others(fitting, below)
         rows = np.flatnonzero(~self.built)
         for row in rows[np.argsort(times[rows], kind="stable")] if not self.items else ():
             self._build(np.array([row]))
@@ -189,13 +192,17 @@ class _Choice:
         plans = {row: self.builder.plans(row) for row in picked.tolist()}
         self._evaluate(picked, chain(*plans.values()))
         front = self._front()
+        self._build_others(plans, front - self._slack(front))
+
+    def _build_others(self, plans: Mapping[int, list[TrainingPlan]], front: Floats) -> None:
+        """Build the other plans of branches that could be better than a front, by those that are there."""
         hopeful = [row for row, own in plans.items() if not own or self._is_hopeful(own, front)]
         others = (plan for row in hopeful for plan in self.builder.other_plans(row))
-        self._evaluate(picked, others, front=front - self._slack(front))
+        self._evaluate(np.array(list(plans), dtype=np.int64), others, front=front)
 
     def _is_hopeful(self, plans: list[TrainingPlan], front: Floats) -> bool:
-        """Whether some of these pipelines could join the front, or be the fastest alone, if none of their stages
-        ever waited for the first and the last microbatches."""
+        """Whether some of these pipelines could join the front if none of their stages ever waited for the first
+        and the last microbatches."""
         items = [self.items[plan] for plan in plans if plan in self.items]
         for item in items:
             pipeline = item.plan.pipelines[0]
