@@ -6,12 +6,13 @@ parallelism would be out of their reach, and covering more of it than they do wo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
 from strata.arrays import Floats
-from strata.training.plan.baselines.context import Context, evaluate
+from strata.training.plan.baselines.context import Context, Unfinished, evaluate
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
@@ -30,7 +31,7 @@ class Genes:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.count = len(problem.fleet.domains)
-        self.shards = ShardSpace(problem, tuple(range(self.count)))
+        self.shards = ShardSpace(problem, tuple(range(self.count)), is_thorough=False)
         self.ways, self.groups = self.shards.bounds().shape if self.count > 1 else (0, 0)
 
     @property
@@ -41,8 +42,7 @@ class Genes:
     def plans(self, row: Floats) -> list[TrainingPlan]:
         """Return the plans a vector stands for, none where it breaks a rule; several schedules of a pipeline."""
         if row[0] < 0.5 and self.ways * self.groups:
-            sharing = self.shards.sharing(_index(row[1], self.ways), _index(row[2], self.groups))
-            plan = self.shards.build(sharing)
+            plan = self.shards.build_fast(_index(row[1], self.ways), _index(row[2], self.groups))
             return [] if plan is None else [plan]
         if not self.problem.configs:
             return []
@@ -52,14 +52,16 @@ class Genes:
 
 
 def random_front(problem: Problem, context: Context, *, evaluations: int) -> list[Evaluated]:
-    """Return the non-dominated plans of so many random vectors."""
-    genes = Genes(problem)
-    rows = context.rng.random((evaluations, genes.width))
-    return undominated(evaluate(problem, context, [plan for row in rows for plan in genes.plans(row)]))
+    """Return the non-dominated plans of so many random vectors, or of those that there was time for."""
+    genes, items = Genes(problem), list[Evaluated]()
+    with suppress(Unfinished):
+        for row in context.rng.random((evaluations, genes.width)):
+            items += evaluate(problem, context, genes.plans(row))
+    return undominated(items)
 
 
 def nsga2_front(problem: Problem, context: Context, *, evaluations: int) -> list[Evaluated]:
-    """Return the non-dominated plans that NSGA-II saw in so many vectors (needs pymoo)."""
+    """Return the non-dominated plans that NSGA-II (pymoo) saw in so many vectors, or in those there was time for."""
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import Problem as Pymoo
     from pymoo.optimize import minimize
@@ -81,7 +83,8 @@ def nsga2_front(problem: Problem, context: Context, *, evaluations: int) -> list
 
     generations = max(1, evaluations // POPULATION)
     seed = int(context.rng.integers(2**31))
-    minimize(Plans(), NSGA2(pop_size=POPULATION), ("n_gen", generations), seed=seed)
+    with suppress(Unfinished):
+        minimize(Plans(), NSGA2(pop_size=POPULATION), ("n_gen", generations), seed=seed)
     return undominated(archive)
 
 
