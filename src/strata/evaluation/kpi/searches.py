@@ -61,7 +61,7 @@ def random_front(problem: Problem, context: Context, *, evaluations: int) -> lis
 
 
 def nsga2_front(problem: Problem, context: Context, *, evaluations: int) -> list[Evaluated]:
-    """Return the non-dominated plans that NSGA-II (pymoo) saw in so many vectors, or in those there was time for."""
+    """Return the non-dominated plans that NSGA-II (pymoo) saw in so many vectors, or those there was time for."""
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import Problem as Pymoo
     from pymoo.optimize import minimize
