@@ -83,7 +83,8 @@ class Candidates:
 
     @classmethod
     def of(cls, fleet: Fleet, job: TrainingJob, *, apart: Mapping[Pair, Reason] = NOBODY_APART) -> Candidates:
-        """Return the plans that are the fastest somewhere: best sets, single domains, warm-ups for slow links."""
+        """Return the plans that are the fastest somewhere: best sets, single domains, warm-ups for slow links; and
+        those for several jobs at once."""
         plans: dict[TrainingPlan, None] = {}
         met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
         for level in LEVELS if met.links else LEVELS[:1]:
@@ -124,7 +125,18 @@ class Candidates:
                 break
             kept.append(pick)
             best = np.maximum(best, share[:, pick])
-        return self.of_plans([self.plans[i] for i in kept])._evened()
+        kept += self._beside_others(all_up)
+        return self.of_plans([self.plans[i] for i in dict.fromkeys(kept)])._evened()
+
+    def _beside_others(self, rates: Floats) -> list[int]:
+        """Return the fastest plan, the fastest on what domains that leaves, and so on, and those of each domain
+        alone: so a job that comes when others run finds a place while domains are free."""
+        picked, uses, free = list[int](), self.devices > 0, rates
+        while free.any():
+            picked.append(int(free.argmax()))
+            free = np.where(uses[:, uses[picked[-1]]].any(axis=1), 0.0, free)
+        singles = np.where(uses.sum(axis=1) == 1, rates, 0.0)[:, None] * uses  # [P, K]
+        return [*picked, *singles.argmax(axis=0)[singles.any(axis=0)].tolist()]
 
     def _evened(self) -> Candidates:
         """Return each plan, or the most even one like it that is about as fast (`balance`)."""
@@ -202,7 +214,7 @@ class Candidates:
         rates = self._known[key]
         if all(speed == 1 for speed in speeds):
             return rates
-        least = np.where(self._holders, np.maximum(speeds, SLOWEST), np.inf).min(axis=1)  # [P]
+        least = np.where(self.devices > 0, np.maximum(speeds, SLOWEST), np.inf).min(axis=1)  # [P]
         return np.asarray(rates / (1 + rates * (1 / least - 1) * self._compute_s))
 
     def rates_of(self, plan: TrainingPlan, links: Sequence[int], factors: Floats) -> Floats:
@@ -298,10 +310,6 @@ class Candidates:
         holds, _ = self._holdings
         size = self.job.layers.params * self.job.element_bytes
         return np.asarray(np.einsum("qkl,pkl,l->pqk", holds, ~holds, size))
-
-    @cached_property
-    def _holders(self) -> Bools:
-        return np.array([[name in plan.domains for name in self._names] for plan in self.plans])
 
     def _moves_s(self, factors: tuple[float, ...]) -> Floats:
         """Return [P, Q]: restart and the moving of weights, over the widest path that is there; inf where none is.

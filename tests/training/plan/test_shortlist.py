@@ -32,6 +32,18 @@ def vectors(items):
     return [vector(item.report) for item in items]
 
 
+@pytest.mark.long("plans many small jobs")
+@examples(15)
+@given(st.integers(0, 10**6), st.sampled_from([4, 6]), st.booleans())
+def test_each_domain_that_can_hold_the_job_has_a_plan_alone(seed, batch, is_time):
+    problem = Problem.of(*small_case(seed, global_batch=batch))
+    plans = [item.plan for item in shortlist(problem, is_time=is_time)]
+    alone = {plan.domains[0] for plan in plans if len(plan.domains) == 1}
+    for each in problem.fleet.domains:
+        part = replace(problem.fleet, domains=(each,), links={})
+        assert each.name in alone or plan_training(part, problem.job, clock=still).best is None
+
+
 @examples(25)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
 def test_every_plan_is_legal_and_evaluated_as_the_model_does(seed, batch):

@@ -99,6 +99,7 @@ class _Choice:
             alive = np.flatnonzero(self.alive)
             self._build(alive[np.argsort(self.branches.values[0, alive], kind="stable")[:NEXT]])
         self._check()
+        self._add_singles()
         if self.builder.count <= FEW:
             self._search()
         return self._kept(most)
@@ -145,6 +146,19 @@ class _Choice:
             self._build(np.array([row]))
             if self.items:
                 break
+
+    def _add_singles(self) -> None:
+        """Build a plan of each domain that has none alone yet: the first that fits, of LOOKED_AT branches."""
+        have = {name for item in self.items.values() if len(item.plan.domains) == 1 for name in item.plan.domains}
+        missing = [k for k, domain in enumerate(self.problem.fleet.domains) if domain.name not in have]
+        left = np.flatnonzero(self.branches.single & ~self.built)
+        left = left[np.argsort(self.branches.values[0, left], kind="stable")]
+        for place in missing:
+            inside = self.builder.chains.inside[self.branches.item[left], place] > 0
+            for row in left[inside][: LOOKED_AT // len(missing)].tolist():
+                if plans := self.builder.plans(row):
+                    self._evaluate(np.array([row]), plans)
+                    break
 
     def _search(self) -> None:
         """Add the fastest plan of all, and those an exact search meets on its way to it."""
