@@ -174,6 +174,10 @@ def test_the_command_plays_several_jobs_together(tmp_path, capsys):
     assert {name: (job["phase"], job["steps_done"]) for name, job in jobs.items()} == dict.fromkeys(
         "ab", ("done", 50)
     )
+    assert all(job["timeline"][0]["plan"] for job in jobs.values())
+    assert strata(["replay", "seed", *files, "--links", str(trace)]) == 0
+    text = capsys.readouterr().out
+    assert all(item["plan"] in text for job in jobs.values() for item in job["timeline"])
     assert strata(["replay", "seed", files[0], files[0], "--links", str(trace)]) == 2
 
 

@@ -96,3 +96,13 @@ def _show_jobs(data: dict[str, Any]) -> Shown:
         ],
         right=(2, 3, 4),
     )  # fmt: skip
+    yield ""
+    changes = [(item["at_s"], name, item) for name, job in data["jobs"].items() for item in job["timeline"]]
+    yield rows(
+        ("at", "job", "step", "plan"),
+        [
+            (show_time(at_s), name, show_time(item["step_time_s"]), item["plan"])
+            for at_s, name, item in sorted(changes, key=lambda change: change[:2])
+        ],
+        right=(0, 2),
+    )

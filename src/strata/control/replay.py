@@ -105,15 +105,9 @@ def run(
         sites.advance(next_s)
         advance(sites.now_s - start_s)
     return Replayed(
-        jobs,
-        sites.trained,
-        switches,
-        decisions,
-        tuple(changes),
-        sites.now_s - start_s,
-        ends_s,
+        jobs, sites.trained, switches, decisions, tuple(changes), sites.now_s - start_s, ends_s,
         dict(sites.trained) if marked is None else marked,
-    )
+    )  # fmt: skip
 
 
 def replay_job(
@@ -158,17 +152,17 @@ def replay_job(
         "kept": kept(policy.value),
         "switches": own.switches,
         "decisions": own.decisions,
-        "timeline": [
-            {
-                "at_s": item.at_s,
-                "plan": "" if item.decision.choice is None else explain.name(item.decision.choice),
-                "step_time_s": item.step_time_s,
-                "reason": item.text,
-            }
-            for item in own.changes
-        ],
+        "timeline": _timeline(own.changes),
         "rules": {rule: {"kept": kept(rule), "switches": results[rule].switches} for rule in rules},
     }
+
+
+def _timeline(changes: Sequence[JobDecision]) -> list[dict[str, Any]]:
+    plans = ["" if item.decision.choice is None else explain.name(item.decision.choice) for item in changes]
+    return [
+        {"at_s": item.at_s, "plan": plan, "step_time_s": item.step_time_s, "reason": item.text}
+        for item, plan in zip(changes, plans, strict=True)
+    ]
 
 
 CLAIRVOYANT: Final = "clairvoyant"
@@ -261,6 +255,7 @@ def _summary(result: Replayed) -> dict[str, Any]:
             name: {
                 "phase": job.phase.value, "steps_done": job.steps_done, "attempts": job.attempts,
                 "ended_s": result.ends_s.get(name),
+                "timeline": _timeline([item for item in result.changes if item.job == name]),
             }
             for name, job in result.jobs.items()
         },
