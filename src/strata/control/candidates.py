@@ -87,9 +87,10 @@ class Candidates:
         those for several jobs at once."""
         plans: dict[TrainingPlan, None] = {}
         met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
+        nominal = problem_of(met, job)
         for level in LEVELS if met.links else LEVELS[:1]:
-            slower = met.with_links(scaled(link, bandwidth=level) for link in met.links.values())
-            problem = problem_of(slower, job)
+            links = [scaled(link, bandwidth=level) for link in nominal.fleet.links.values()]
+            problem = nominal.relinked(nominal.fleet.with_links(links)) if level < 1 else nominal
             items = shortlist(problem, most=2 * MOST_PLANS)
             if job.pins.names:  # the shortlist does not build plans for them
                 items += _searched(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,7 +37,7 @@ SPLITS: Final = 512
 INSIDE_DOMAINS: Final = (
     "kinds", "_kinds_first", "of_each_kind", "alike", "representatives", "like_layers", "large_layers",
     "splitting", "_space", "_compute_costs", "_any_splits", "stage_times", "held_layers", "recomputed_layers",
-    "gradient_sums", "run_ends", "_layer_runs", "_recomputing",
+    "gradient_sums", "run_ends", "_layer_runs", "_recomputing", "inner_shapes",
 )  # fmt: skip
 """What of a problem does not depend on the links between its domains."""
 
@@ -109,6 +109,11 @@ class Problem:
     @cached_property
     def held_layers(self) -> dict[object, Floats]:
         """How many like layers the last stages could hold, by what it depends on (`ChainSpace.may_fit`)."""
+        return {}
+
+    @cached_property
+    def inner_shapes(self) -> dict[object, list[Any]]:
+        """The ways to run a domain alone, by its kind and the setting (`unit.Units`)."""
         return {}
 
     @cached_property
@@ -356,6 +361,11 @@ class Problem:
         return replace(self, job=replace(self.job, pins=pins), is_even=True)
 
     @cached_property
+    def partly_recomputed(self) -> Problem:
+        """The same where stages may recompute as many layers as they must."""
+        return replace(self, is_even=False) if self.is_even else self
+
+    @cached_property
     def evenly_recomputed(self) -> Problem:
         """The same where all stages recompute all of their layers or none, for rules that ask no more."""
         if not self.is_partial:
@@ -366,6 +376,9 @@ class Problem:
         """Return the problem with other links between its domains: what happens inside them stays known."""
         other = self._known_to(replace(self, fleet=fleet), *INSIDE_DOMAINS)
         vars(other)["model"] = self.model.at(fleet)
+        for name in ("undivided", "partly_recomputed"):
+            if (same := vars(self).get(name, self)) is not self:
+                vars(other)[name] = same.relinked(fleet)
         return other
 
     def with_batch(self, samples: int) -> Problem:

@@ -68,7 +68,7 @@ class Units:
         """Consider the `fastest` shapes of a unit that fit; `is_thorough`: split for few microbatches, too."""
         self.problem, self.fastest, self.is_thorough, self.shapes = problem, fastest, is_thorough, Shapes(problem)
         self._like: dict[tuple[object, CommonConfig], list[Inner]] = {}
-        self._of_setting: dict[tuple[object, ParallelConfig], list[Inner]] = {}
+        self._of_setting: dict[object, list[Inner]] = {}
         self._split: dict[tuple[object, ParallelConfig, int], list[TrainingPlan]] = {}
 
     def inners(self, unit: Unit, common: CommonConfig) -> list[Inner]:
@@ -113,8 +113,10 @@ class Units:
         Where memory asks for recomputation, those come with them whose layers are split for 1, 2, 4, …
         microbatches alone: fewer are in flight, and less is recomputed in another split.
         """
-        key = (self.kind(unit), config)
-        if key not in self._of_setting:
+        key = (self.kind(unit), config, self.is_thorough)
+        # What runs in one domain does not depend on the links between domains.
+        known = self._of_setting if len(unit) > 1 else self.problem.inner_shapes
+        if key not in known:
             plans = self._built(unit, config, self.problem.job.global_batch)
             inners = [self._timed(plan) for plan in plans]
             again = (plan for plan in plans if plan.recompute is not config.recompute)
@@ -122,8 +124,8 @@ class Units:
             while first < deepest and self.is_thorough:
                 inners += [replace(self._timed(plan), room=first) for plan in self._built(unit, config, first)]
                 first *= 2
-            self._of_setting[key] = [replace(inner, config=config) for inner in inners]
-        return self._of_setting[key]
+            known[key] = [replace(inner, config=config) for inner in inners]
+        return known[key]
 
     def split_for(self, unit: Unit, inner: Inner, microbatches: int) -> TrainingPlan:
         """Return a shape of a unit with its layers split as is best for so many microbatches a copy."""

@@ -75,7 +75,7 @@ class Builder:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem = problem.undivided
         # Estimates are of stages that recompute all layers or none; what is built recomputes as many as it must.
-        self.built = replace(problem, is_even=False) if problem.is_even else problem
+        self.built = problem.partly_recomputed
         count = len(problem.fleet.domains)
         members = tuple(range(count))
         self.chains: ChainSpace = (
