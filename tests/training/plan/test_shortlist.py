@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from strata.evaluation.kpi.instances import LATENCY
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
@@ -146,3 +147,12 @@ def test_a_fleet_too_large_for_all_subsets_still_has_all_single_domains_and_all_
 def test_no_domain_and_no_memory_give_an_empty_list():
     assert shortlist(Problem.of(fleet(domain("a", 0)), job())) == []
     assert shortlist(Problem.of(fleet(domain("a", 1)), job(layers(64, mparams=1000.0)))) == []
+
+
+# Few microbatches of many copies; a microbatch of which the last is short; more copies than samples.
+@pytest.mark.long("plans fleets of four domains exactly")
+@pytest.mark.parametrize(("domains", "index"), [(2, 1), (4, 5)])
+def test_sharings_of_small_batches_are_as_fast_as_the_planners(domains, index):
+    problem = LATENCY.with_domains(domains, index).problem()
+    answer = plan_training(problem.fleet, problem.undivided.job, clock=still)
+    assert shortlist(problem, is_time=True)[0].score <= answer.best.score * 1.005

@@ -106,6 +106,7 @@ def test_shapes_of_a_unit_fit_where_pipelines_over_its_domains_do(seed):
 
 
 @pytest.mark.long("every sharing of small fleets")
+@example(2453)  # the fastest shapes have more copies than the batch has samples
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_few_shapes_are_enough_for_a_plan_wherever_there_is_one(seed):

@@ -18,7 +18,7 @@ from strata.clock import Check, unlimited
 from strata.errors import OutOfTime
 from strata.simulate.collective import eta
 from strata.training.plan.exact.candidates import Candidates
-from strata.training.plan.exact.config import CommonConfig
+from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.groups import UnitGroups
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Rates
@@ -176,6 +176,15 @@ class ShardSpace(UnitGroups):
             if self.bound_s(way, group) >= limit_s:
                 return None
         return self.build(self.sharing(way, group), all_shapes=False)
+
+    def build_in(self, way: int, group: int, settings: Sequence[Sequence[ParallelConfig]]) -> TrainingPlan | None:
+        """Return the plan of a sharing whose units are each in one of some settings; None where they have none."""
+        sharing = self.sharing(way, group)
+        each = [
+            [inner for config in own for inner in self._units.of_setting(unit, config)]
+            for unit, own in zip(sharing.units, settings, strict=True)
+        ]
+        return self.plans.build(sharing, each)
 
     def build_fast(self, way: int, group: int) -> TrainingPlan | None:
         """Return the plan of a sharing of the shapes that could do most in the time that its bound leaves them."""

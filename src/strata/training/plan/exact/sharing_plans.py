@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -56,13 +57,24 @@ class SharingPlans:
                 return None
             ways = fixed
         plan = self.plan(sharing, share(ways, batch))
-        if plan.num_samples != batch:  # a copy would be without a sample
-            most = batch // len(ways)
-            ways = [[inner for inner in unit if inner.plan.pipelines[0].replicas <= most] for unit in ways]
-            if not all(ways):
-                return None
-            plan = self.plan(sharing, share(ways, batch))
-        across = self.problem.model.all_reduce(plan)
+        if plan.num_samples == batch:
+            return self._fastest(sharing, ways, plan)
+        plans = []  # a copy would be without a sample
+        for fewer in _of_fewer_copies(ways, batch):
+            plan = self.plan(sharing, share(fewer, batch))
+            if plan.num_samples == batch and (fastest := self._fastest(sharing, fewer, plan)) is not None:
+                plans.append(fastest)
+        if len(plans) < 2:
+            return plans[0] if plans else None
+        return min(
+            zip(plans, self.problem.model.bounds(plans), strict=True), key=lambda item: item[1].step_time_s
+        )[0]
+
+    def _fastest(
+        self, sharing: DataParallelPlan, ways: list[list[Inner]], plan: TrainingPlan
+    ) -> TrainingPlan | None:
+        """Return the plan in the shapes that make the shortest step; `plan` is one of those, for its sum."""
+        batch, across = self.problem.job.global_batch, self.problem.model.all_reduce(plan)
         wire_s = across.time_s if across is not None else 0.0
         if not np.isfinite(wire_s):
             return None
@@ -107,3 +119,19 @@ class SharingPlans:
             expert_parallel=common.expert_parallel,
         )
         return plan.with_samples(self.problem.job.global_batch)
+
+
+def _of_fewer_copies(ways: list[list[Inner]], batch: int) -> Iterator[list[list[Inner]]]:
+    """Yield the shapes of units with no more copies than an even share of a batch has samples, those with no more
+    than a share by what units do, and those with the fewest."""
+    copies = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
+    least, rate = [min(own) for own in copies], [max(i.samples / i.every_s for i in unit) for unit in ways]
+    even = [batch // len(ways)] * len(ways)
+    fair = [max(few, int(batch * own / sum(rate))) for few, own in zip(least, rate, strict=True)]
+    for most in (even, fair, least):
+        fewer = [
+            [inner for inner, count in zip(unit, own, strict=True) if count <= cap]
+            for unit, own, cap in zip(ways, copies, most, strict=True)
+        ]
+        if all(fewer):
+            yield fewer

@@ -84,7 +84,7 @@ class Builder:
             else SomeChains(problem, list(islice(first_pools(problem), POOLS)), pairs=count <= PAIRS)
         )
         self.shards = ShardSpace(problem, members)
-        self._sharings: dict[tuple[int, int], TrainingPlan | None] = {}
+        self._sharings: dict[int, TrainingPlan | None] = {}
         # The fastest schedule first: where it fits, no other is built.
         order = sorted(problem.job.schedules, key=SCHEDULES.index)
         self.in_turn = tuple(schedule for schedule in order if schedule not in ORDERED)
@@ -99,9 +99,10 @@ class Builder:
     @cached_property
     def branches(self) -> Branches:
         """All branches worth a look."""
-        estimates = ChainEstimates(self.problem, self.chains)
-        values, config, item, likely = self._pipelines(estimates)
-        shared, ways, groups = DataParallelEstimates(self.problem, self.shards, estimates).values()
+        values, config, item, likely = self._pipelines(
+            ChainEstimates(self.problem, self.chains, self.problem.configs)
+        )
+        shared, ways, groups = self._shared_estimates.values()
         sharing = ways * len(self.shards.groups) + groups
         single = (self.chains.inside.sum(axis=1) == 1)[item]
         return Branches(
@@ -111,6 +112,10 @@ class Builder:
             np.concatenate([single, np.zeros(len(ways), dtype=bool)]),
             np.concatenate([likely, np.ones(len(ways), dtype=bool)]),
         )
+
+    @cached_property
+    def _shared_estimates(self) -> DataParallelEstimates:
+        return DataParallelEstimates(self.problem, self.shards, self.chains)
 
     def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, Bools]:
         """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
@@ -161,15 +166,24 @@ class Builder:
         number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number >= 0:
             return self._pipelines_of(number, self._orders(number, item)[:2], self.in_turn)
-        way, group = divmod(item, len(self.shards.groups))
+        if item not in self._sharings:
+            self._sharings[item] = self._shared(*divmod(item, len(self.shards.groups)))
+        plan = self._sharings[item]
+        return [] if plan is None else [plan]
+
+    def _shared(self, way: int, group: int) -> TrainingPlan | None:
+        """Return the plan of a sharing in the settings that its estimate is of, or else in those that could do
+        most."""
         common = self.shards.ways[way].common
         if common.recompute not in self.built.modes:  # as little of all as fits
             common = replace(common, recompute=Recompute.NONE)
-        key = self._built_ways[self.shards.ways[way]._replace(common=common)], group
-        if key not in self._sharings:
-            self._sharings[key] = self._built_shards.build_fast(*key)
-        plan = self._sharings[key]
-        return [] if plan is None else [plan]
+        built = self._built_ways[self.shards.ways[way]._replace(common=common)]
+        settings = [
+            [replace(config, recompute=common.recompute, holds_outer=common.holds_outer) for config in own]
+            for own in self._shared_estimates.settings(way, group)
+        ]
+        plan = self._built_shards.build_in(built, group, settings) if all(settings) else None
+        return self._built_shards.build_fast(built, group) if plan is None else plan
 
     @cached_property
     def _built_shards(self) -> ShardSpace:

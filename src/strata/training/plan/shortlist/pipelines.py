@@ -6,7 +6,7 @@ and the gradient sum between copies and the optimizer are added. Estimates only:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -71,15 +71,15 @@ class _Like:
 class ChainEstimates:
     """Estimates of (time, -utilisation, money) of branches of a ChainSpace."""
 
-    def __init__(self, problem: Problem, chains: ChainSpace) -> None:
-        self.problem, self.chains = problem, chains
+    def __init__(self, problem: Problem, chains: ChainSpace, configs: Sequence[ParallelConfig]) -> None:
+        self.problem, self.chains, self.configs = problem, chains, configs
         self.like = _Like.of(problem)
         self._tables()
 
     def _tables(self) -> None:
         """Tabulate [configuration, domain] what each domain brings."""
         problem, domains, job = self.problem, self.problem.fleet.domains, self.problem.job
-        configs = problem.configs
+        configs = self.configs
         by_shape: dict[object, tuple[Floats, ...]] = {}
         rows = []
         for config in configs:
@@ -221,7 +221,7 @@ class ChainEstimates:
     def _may_fit(self) -> Bools:
         """Whether a setting might fit on so many stages [configuration, stages]."""
         counts = np.arange(len(self.problem.job.layers) + 1)
-        return np.stack([self.chains.may_fit(config, counts) for config in self.problem.configs])
+        return np.stack([self.chains.may_fit(config, counts) for config in self.configs])
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
+from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import CommonConfig, ParallelConfig
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
 from strata.training.plan.exact.shards import ShardSpace
-from strata.training.plan.shortlist.pipelines import ChainEstimates, PipelineThroughput
+from strata.training.plan.shortlist.pipelines import HALVINGS, ChainEstimates, PipelineThroughput
 
 Key = CommonConfig
 
-SHAPES: Final = 24
+SHAPES: Final = 48
 """Shapes of a unit that are tabulated for each microbatch and recomputation: the fastest."""
+
+FEW: Final = 4
+"""Settings of a unit that are built."""
 
 GRID: Final = 160
 STEP: Final = 1.05
@@ -33,8 +38,15 @@ STEP: Final = 1.05
 class DataParallelEstimates:
     """Estimates of (time, -utilisation, money) of the sharings of a ShardSpace."""
 
-    def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainEstimates) -> None:
-        self.problem, self.shards, self.chains = problem, shards, chains
+    def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainSpace) -> None:
+        self.problem, self.shards = problem, shards
+        self.configs = [
+            replace(shape, microbatch_size=size)
+            for shape in problem.shapes
+            for size in problem.microbatch_sizes
+            if size * shape.data_parallel <= problem.job.global_batch
+        ]
+        self.chains = ChainEstimates(problem, chains, self.configs)
         position = {unit: k for k, unit in enumerate(shards.units)}
         self.member = np.zeros((len(shards.groups), len(shards.units)), dtype=bool)
         for row, group in enumerate(shards.groups):
@@ -45,10 +57,9 @@ class DataParallelEstimates:
         if not len(self.member) or not self.shards.ways:
             return np.empty((3, 0)), *np.empty((2, 0), dtype=np.int64)
         wire_s, sent_usd = self._wires
-        work = {key: self._work_s(key) for key in self._shapes}
         step_s, usd = [], []
         for common, factor, steps in self.shards.ways:
-            work_s, hidden_s = work[_bare(common)]
+            work_s, hidden_s = self._work[_bare(common)]
             step_s.append(work_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
             usd.append(sent_usd / (factor * steps))
         times, sent = np.stack(step_s), np.stack(usd)
@@ -57,6 +68,37 @@ class DataParallelEstimates:
         rate, usd_per_s = self._rates
         used = np.minimum(1.0, self.problem.job.global_batch / np.maximum(rate[groups] * feasible_s, 1e-300))
         return np.stack([feasible_s, -used, feasible_s * usd_per_s[groups] + sent[ways, groups]]), ways, groups
+
+    def settings(self, way: int, group: int) -> list[list[ParallelConfig]]:
+        """Return for each unit of a sharing the settings, at most FEW, that do most in the time of the batch."""
+        key, units = _bare(self.shards.ways[way].common), np.flatnonzero(self.member[group])
+        samples, fill, period, _ = self._shapes[key][:, units]
+        # Copies without a sample would be idle: none beyond a unit's share of the batch.
+        rate, copies = (samples / period).max(axis=1), samples / key.microbatch_size
+        least = np.where(samples > 0, copies, np.inf).min(axis=1)
+        most = np.maximum(np.ceil(self.problem.job.global_batch * rate / rate.sum()), least)
+        samples = np.where(copies <= most[:, None], samples, 0.0)
+
+        def done(limit_s: float) -> Floats:
+            return np.asarray(np.maximum(0.0, np.floor((limit_s - fill) / period + 1)) * samples)
+
+        low = high = float(self._work[key][0][group])
+        while done(high).max(axis=1).sum() < self.problem.job.global_batch:
+            low, high = high, high * STEP
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            is_enough = done(middle).max(axis=1).sum() >= self.problem.job.global_batch
+            low, high = (low, middle) if is_enough else (middle, high)
+        picked = []
+        for own, early, rows in zip(done(high), fill, self._rows[key][units], strict=True):
+            order = np.lexsort((early, -own))
+            able = dict.fromkeys(rows[at] for at in order.tolist() if own[at] > 0)
+            picked.append([self.configs[row] for row in islice(able, FEW)])
+        return picked
+
+    @cached_property
+    def _work(self) -> dict[Key, tuple[Floats, Floats]]:
+        return {key: self._work_s(key) for key in self._shapes}
 
     @cached_property
     def _rates(self) -> tuple[Floats, Floats]:
@@ -142,10 +184,11 @@ class DataParallelEstimates:
     @cached_property
     def _shapes(self) -> dict[Key, Floats]:
         """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
-        units, configs = self.shards.units, self.problem.configs
+        units, configs = self.shards.units, self.configs
         tables = {
             key: np.zeros((4, len(units), SHAPES)) for key in {_bare(way.common) for way in self.shards.ways}
         }
+        self._rows = {key: np.zeros((len(units), SHAPES), dtype=np.int64) for key in tables}
         for table in tables.values():
             table[2] = 1.0
         number = {key: at for at, key in enumerate(dict.fromkeys(config.common for config in configs))}
@@ -162,9 +205,12 @@ class DataParallelEstimates:
             rate = figures[0] / figures[2]
             for key in tables:
                 of_key = np.tile(common[rows_of_unit] == number.get(key, -1), len(rate) // len(rows_of_unit))
-                best = np.flatnonzero(of_key & (rate > 0))
-                best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
+                able = np.flatnonzero(of_key & (rate > 0))
+                # Of few microbatches those that are done with the first soonest do most.
+                orders = [able[np.argsort(score[able], kind="stable")] for score in (-rate, figures[1])]
+                best = np.array(list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHAPES], np.int64)
                 tables[key][:, row, : len(best)] = figures[:, best]
+                self._rows[key][row, : len(best)] = rows_of_unit[best % len(rows_of_unit)]
         return tables
 
     def _figures(self, rows_of_unit: Ints, unit: Unit) -> Floats:
