@@ -12,7 +12,6 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.unit import Units
 from strata.training.plan.shortlist.branches import Builder
-from strata.training.plan.shortlist.pipelines import ChainEstimates
 from strata.training.plan.shortlist.sharings import DataParallelEstimates
 from strata.workload.job import Recompute, Schedule
 from strata.workload.schema import load_job
@@ -72,7 +71,7 @@ def test_whether_a_domain_holds_the_model_is_known_before_anything_is_built():
     problem = Problem.of(sites, asked).evenly_recomputed
     shards = ShardSpace(problem, tuple(range(len(sizes))))
     chains = ChainSpace(problem, shards.members)
-    shapes = DataParallelEstimates(problem, shards, ChainEstimates(problem, chains))._shapes
+    shapes = DataParallelEstimates(problem, shards, chains)._shapes
     units = Units(problem)
     held = {
         (key, unit): bool(units.inners((unit,), key)) == bool(table[0, unit].any())

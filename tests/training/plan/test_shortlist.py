@@ -34,6 +34,7 @@ def vectors(items):
 
 
 @pytest.mark.long("plans many small jobs")
+@example(1020, 4, True)  # interleaved chunks alone
 @examples(15)
 @given(st.integers(0, 10**6), st.sampled_from([4, 6]), st.booleans())
 def test_each_domain_that_can_hold_the_job_has_a_plan_alone(seed, batch, is_time):

@@ -156,7 +156,8 @@ class _Choice:
         for place in missing:
             inside = self.builder.chains.inside[self.branches.item[left], place] > 0
             for row in left[inside][: LOOKED_AT // len(missing)].tolist():
-                if plans := self.builder.plans(row):
+                # Where all schedules are fixed orders a branch has no other plans.
+                if plans := self.builder.plans(row) if self.builder.in_turn else self.builder.other_plans(row):
                     self._evaluate(np.array([row]), plans)
                     break
 
