@@ -146,10 +146,10 @@ def _wires(there: Sequence[Hop], back: Sequence[Hop]) -> tuple[Floats, Floats]:
 def in_order_s(
     plan: TrainingPlan, pipeline: Pipeline, busy_s: Floats, wires: Wires, *, check: Check = unlimited
 ) -> Floats:
-    """Return the exact time of pipelines that all go through the orders of one, from `operations_s` of each
+    """Return the time of pipelines that all go through the orders of one, from `operations_s` of each
     [P, 3, S].
 
-    Of more operations than can be stepped through, the pace is that of fewer microbatches (see `pipeline`).
+    Exact up to MOST_WORK operations; of more, the pace is that of fewer microbatches: estimated (see `pipeline`).
     """
 
     def taking(count: int) -> Floats:
