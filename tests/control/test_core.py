@@ -375,3 +375,29 @@ def test_a_job_without_any_plan_waits_at_every_step_and_holds_up_nobody():
     again = nothing.step(replace(first.snapshot, inbox=both()), 1.0)
     assert [item.decision.reasons[0].token for item in first.decisions] == ["no-plan-fits"] * 2
     assert (again.actions, again.decisions) == ((), ())
+
+
+def test_who_waits_is_told_which_domains_are_closed_and_why():
+    outcome = step(Snapshot(FLEET), seen(EAST), Drained(EAST), Submitted(spec()))
+    (decided,) = outcome.decisions
+    whys = [(reason.token, reason.data.get("domain")) for reason in decided.decision.reasons]
+    assert whys == [("waits-for-devices", None), ("domain-drained", EAST), ("domain-unheard", WEST)]
+
+
+def test_a_plan_that_is_not_free_says_what_it_lacks():
+    first = running(spec(), spec("b", max_devices=8))  # b waits behind a, who holds both
+    ended = step(first, *both(PartSeen("a-1", PartPhase.ENDED, step=100, exit_code=0)), Drained(WEST), now_s=1.0)
+    decided = next(item for item in ended.decisions if item.job == "b")
+    assert decided.decision.choice == on(EAST)
+    lacking = [[str(why) for why in other.reasons] for other in decided.decision.alternatives]
+    assert sorted(lacking) == [
+        [],
+        [f"{WEST} is drained: nothing starts there"],
+        [f"{WEST} is drained: nothing starts there"],
+        [f"{WEST} is drained: nothing starts there", "takes 16 devices, and the job allows 1 to 8"],
+    ]
+    held = submitted(spec(max_devices=8), spec("b"))
+    (name,) = held.snapshot.attempts["a-1"].plan.domains
+    decided = next(item for item in held.decisions if item.job == "b")
+    taken = f"takes 8 devices of {name}, and 0 are free for it"
+    assert [taken] in [[str(why) for why in other.reasons] for other in decided.decision.alternatives]

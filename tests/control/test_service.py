@@ -65,12 +65,23 @@ def test_a_job_is_cancelled_and_a_drained_domain_is_left(service):
     service.submit(job_text(steps=5000))
     job = service.until(lambda job: job["steps_done"] >= 1)
     left = job["domains"][0]
-    service.run("drain", left)
+    assert "small saves, then moves or waits" in service.run("drain", left).stdout
     moved = service.until(lambda job: [a["step"] > a["from_step"] for a in job["attempts"]] == [True, True])
     assert left not in moved["domains"]
     assert moved["attempts"][0]["step"] == moved["attempts"][1]["from_step"]
-    service.run("cancel", "small")
+    assert "small is asked to save and to end" in service.run("cancel", "small").stdout
     assert service.until(is_final)["phase"] == "cancelled"
+    assert "small is cancelled: nothing to end" in service.run("cancel", "small").stdout
+
+
+def test_a_job_that_cannot_resume_stays_in_a_drained_domain_and_who_drains_is_told(service):
+    service.submit(job_text(steps=5000, stages=1, resume=False, command=("sleep", "600")))
+    (domain,) = service.until(lambda job: job["domains"])["domains"]
+    said = service.run("drain", domain).stdout
+    assert f"{domain}: nothing new starts there" in said
+    assert "small stays until it ends" in " ".join(said.split())
+    assert f"{domain}: work goes there again" in service.run("drain", domain, "--undo").stdout
+    assert service.until(lambda job: job["phase"] == "running")["domains"] == [domain]
 
 
 def test_a_program_that_fails_is_tried_again_and_then_given_up_with_its_last_words(service):

@@ -159,7 +159,14 @@ def cancel(name: str, server: str, token_file: str | None) -> None:
     \b
     strata cancel small
     """
-    _client(server, token_file).cancel(name)
+    from strata.control.state import JobPhase
+
+    client = _client(server, token_file)
+    before = client.job(name)
+    client.cancel(name)
+    ends = "is asked to save and to end" if before["domains"] else "is taken out of the queue"
+    is_over = JobPhase(before["phase"]).is_final
+    show([f"{name} is {before['phase']}: nothing to end" if is_over else f"{name} {ends}"])
 
 
 @click.command()
@@ -172,8 +179,16 @@ def drain(domain: str, undo: bool, server: str, token_file: str | None) -> None:
     \b
     strata drain west
     strata drain west --undo
+
+    A job whose file does not say `run: {resume: true}` cannot go on elsewhere: it stays until it ends.
     """
-    _client(server, token_file).drain(domain, is_drained=not undo)
+    client = _client(server, token_file)
+    client.drain(domain, is_drained=not undo)
+    show([f"{domain}: {'work goes there again' if undo else 'nothing new starts there'}"])
+    for item in () if undo else client.jobs():
+        if domain in item["domains"]:
+            stays = f"stays until it ends, as it cannot resume elsewhere; strata cancel {item['name']} ends it"
+            show([f"  {item['name']} {'saves, then moves or waits' if item.get('can_resume') else stays}"])
 
 
 def _jobs_table(data: list[dict[str, Any]]) -> Shown:

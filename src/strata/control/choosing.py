@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,9 +70,7 @@ def choice(
         return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), _left_out(candidates), state)
     legal = room.legal(candidates, job.spec)
     if index < 0 and not legal.any():
-        least = int(candidates.devices.sum(axis=1).min())
-        reason = Reason("waits-for-devices", job.spec.name, {"devices": least})
-        return _decided(job, now_s, None, (reason,), (), state)
+        return _decided(job, now_s, None, _waits(candidates, state, job), (), state)
     restart_s, history = job.restart_s, measured.seen_by(job.spec.name)
     is_anew = index < 0 or not legal[index]  # what it runs on is gone or drained
     outlook = outlook_of(
@@ -84,10 +83,12 @@ def choice(
         alike = legal & (np.abs(outlook.gain - outlook.gain[pick]) <= ALIKE * outlook.gain[pick])
         pick = int(np.where(alike, room.left(candidates), np.inf).argmin())
     notes = choose.notes(outlook) if isinstance(choose, Learned) else ()
-    reasons = (_reason(candidates, outlook, pick, index, job), *woken, *notes)
+    first = (_reason(candidates, outlook, pick, index),) if pick >= 0 else _waits(candidates, state, job)
+    reasons = (*first, *woken, *notes)
     return _decided(
         job, now_s, None if pick < 0 else candidates.plans[pick], reasons,
-        (*_others(candidates, outlook, legal, pick), *_left_out(candidates)), state,
+        (*_others(candidates, outlook, legal, pick, lambda plan: _lacking(plan, state, job, room)),
+         *_left_out(candidates)), state,
         step_time_s=None if pick < 0 else 1 / max(candidates.rates(history.rows[-1])[pick], 1e-12),
     )  # fmt: skip
 
@@ -117,10 +118,35 @@ def _decided(
     return JobDecision(job.spec.name, now_s, decision, step_time_s)
 
 
-def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int, job: Job) -> Reason:
-    if pick < 0:
-        least = int(candidates.devices.sum(axis=1).min())
-        return Reason("waits-for-devices", job.spec.name, {"devices": least})
+def _waits(candidates: Candidates, state: Snapshot, job: Job) -> tuple[Reason, ...]:
+    """Return that a job waits, and which domains could hold it if work could start there."""
+    least = int(candidates.devices.sum(axis=1).min())
+    closed = [_closed(name, state) for name in sorted(candidates.domains)]
+    return (Reason("waits-for-devices", job.spec.name, {"devices": least}), *filter(None, closed))
+
+
+def _closed(domain: str, state: Snapshot) -> Reason | None:
+    view = state.domains.get(domain)
+    if view is None or view.silent_since_s is not None:
+        return Reason("domain-unheard", "", {"domain": domain})
+    return Reason("domain-drained", "", {"domain": domain}) if view.is_drained else None
+
+
+def _lacking(plan: TrainingPlan, state: Snapshot, job: Job, room: Room) -> Iterator[Reason]:
+    """Yield why a plan cannot run now."""
+    for name, devices in plan.devices().items():
+        free = room.free.get(name, 0)
+        if closed := _closed(name, state):
+            yield closed
+        elif free < devices:
+            yield Reason("devices-held", "", {"devices": devices, "domain": name, "free": free})
+    least, most = job.spec.min_devices or 1, job.spec.max_devices
+    if not least <= plan.num_devices <= (most or plan.num_devices):
+        data = {"devices": plan.num_devices, "least": least, "most": most or "any number"}
+        yield Reason("devices-not-allowed", "", data)
+
+
+def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int) -> Reason:
     name = candidates.names[pick]
     if pick == index:
         return Reason("training-kept", "", {"plan": name, "rate": float(outlook.now[pick])})
@@ -138,7 +164,11 @@ def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int, job
 
 
 def _others(
-    candidates: Candidates, outlook: Outlook, legal: Bools, pick: int
+    candidates: Candidates,
+    outlook: Outlook,
+    legal: Bools,
+    pick: int,
+    lacking: Callable[[TrainingPlan], Iterator[Reason]],
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans that were not taken, the largest expected gain first."""
     order = [i for i in np.argsort(-np.where(legal, outlook.gain, -np.inf), kind="stable").tolist() if i != pick]
@@ -146,7 +176,7 @@ def _others(
         Alternative(
             candidates.names[i],
             {"share_of_nominal": float(outlook.now[i]), "switch_cost": float(outlook.cost[i])},
-            () if legal[i] else (Reason("waits-for-devices", "", {"devices": int(candidates.devices[i].sum())}),),
+            () if legal[i] else tuple(lacking(candidates.plans[i])),
             candidates.plans[i],
         )
         for i in order[:SHOWN]

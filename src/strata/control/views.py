@@ -94,6 +94,7 @@ def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:
         "phase": state["phase"],
         "owner": run.get("owner", ""),
         "priority": run.get("priority", 0),
+        "can_resume": run.get("resume", False),
         "submitted_s": kept.submitted_s,
         "steps": run["steps"],
         "steps_done": max(state["steps_done"], running.step) if running else state["steps_done"],
