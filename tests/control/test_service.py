@@ -80,6 +80,7 @@ def test_a_job_that_cannot_resume_stays_in_a_drained_domain_and_who_drains_is_to
     said = service.run("drain", domain).stdout
     assert f"{domain}: nothing new starts there" in said
     assert "small stays until it ends" in " ".join(said.split())
+    assert f"nothing starts there: {domain}; " in service.run("jobs").stdout
     assert f"{domain}: work goes there again" in service.run("drain", domain, "--undo").stdout
     assert service.until(lambda job: job["phase"] == "running")["domains"] == [domain]
 

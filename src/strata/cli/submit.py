@@ -96,8 +96,9 @@ def jobs(server: str, token_file: str | None, output: str) -> None:
     strata jobs
     strata jobs -o json
     """
-    data = _client(server, token_file).jobs()
-    emit(data, output, _jobs_table(data))
+    client = _client(server, token_file)
+    data = client.jobs()
+    emit(data, output, _jobs_table(data, client.domains() if output == "table" else []))
 
 
 @click.command()
@@ -191,11 +192,16 @@ def drain(domain: str, undo: bool, server: str, token_file: str | None) -> None:
             show([f"  {item['name']} {'saves, then moves or waits' if item.get('can_resume') else stays}"])
 
 
-def _jobs_table(data: list[dict[str, Any]]) -> Shown:
-    if not data:
-        yield "no jobs; strata submit JOB"
-        return
-    yield rows(
+def _jobs_table(data: list[dict[str, Any]], domains: list[dict[str, Any]]) -> Shown:
+    yield _rows(data) if data else "no jobs; strata submit JOB"
+    if drained := [item["name"] for item in domains if item["is_drained"]]:
+        yield f"drained, so that nothing starts there: {', '.join(drained)}; strata drain DOMAIN --undo"
+    if silent := [item["name"] for item in domains if item["silent_since_s"] is not None]:
+        yield f"not answering: {', '.join(silent)}"
+
+
+def _rows(data: list[dict[str, Any]]) -> Any:
+    return rows(
         ("job", "phase", "steps", "a step", "on", "attempts"),
         (
             (
