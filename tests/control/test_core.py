@@ -401,3 +401,10 @@ def test_a_plan_that_is_not_free_says_what_it_lacks():
     decided = next(item for item in held.decisions if item.job == "b")
     taken = f"takes 8 devices of {name}, and 0 are free for it"
     assert [taken] in [[str(why) for why in other.reasons] for other in decided.decision.alternatives]
+
+
+def test_a_job_that_allows_no_plan_is_not_said_to_wait_for_devices():
+    (decided,) = submitted(spec(min_devices=17)).decisions
+    assert [reason.token for reason in decided.decision.reasons] == ["no-plan-allowed"]
+    (decided,) = step(Snapshot(FLEET), *both(), Submitted(spec(min_devices=9)), Drained(WEST)).decisions
+    assert decided.decision.reasons[0].data["devices"] == 16

@@ -14,6 +14,7 @@ from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import Outlook, outlook_of
 from strata.control.policies import Choose, Learned
+from strata.control.prospects import not_allowed
 from strata.control.rollouts import Moving
 from strata.control.state import Job, JobPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
@@ -119,10 +120,13 @@ def _decided(
 
 
 def _waits(candidates: Candidates, state: Snapshot, job: Job) -> tuple[Reason, ...]:
-    """Return that a job waits, and which domains could hold it if work could start there."""
-    least = int(candidates.devices.sum(axis=1).min())
+    """Return that a job waits, and which domains are closed to work; or that it allows no plan."""
+    counts, spec = candidates.devices.sum(axis=1), job.spec
+    allowed = counts[(counts >= (spec.min_devices or 0)) & (counts <= (spec.max_devices or np.inf))]
+    if not len(allowed):
+        return (not_allowed(spec, candidates),)
     closed = [_closed(name, state) for name in sorted(candidates.domains)]
-    return (Reason("waits-for-devices", job.spec.name, {"devices": least}), *filter(None, closed))
+    return (Reason("waits-for-devices", spec.name, {"devices": int(allowed.min())}), *filter(None, closed))
 
 
 def _closed(domain: str, state: Snapshot) -> Reason | None:

@@ -23,10 +23,11 @@ def refusals(fleet: Fleet, spec: JobSpec, candidates: Candidates, *, clock: Cloc
     whole = Room({domain.name: domain.num_devices for domain in fleet.domains})
     if whole.legal(candidates, spec).any():
         return ()
-    counts = sorted(set(candidates.devices.sum(axis=1).tolist()))
-    data = {
-        "counts": ", ".join(map(str, counts)),
-        "least": spec.min_devices or 1,
-        "most": spec.max_devices or "any number",
-    }
-    return (Reason("no-plan-allowed", spec.name, data),)
+    return (not_allowed(spec, candidates),)
+
+
+def not_allowed(spec: JobSpec, candidates: Candidates) -> Reason:
+    """Return that a job has plans, and none on a number of devices that it allows."""
+    counts = ", ".join(map(str, sorted(set(candidates.devices.sum(axis=1).tolist()))))
+    data = {"counts": counts, "least": spec.min_devices or 1, "most": spec.max_devices or "any number"}
+    return Reason("no-plan-allowed", spec.name, data)
