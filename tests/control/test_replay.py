@@ -161,6 +161,27 @@ def test_the_command_prints_the_rules_beside_the_policy(tmp_path, capsys):
     assert list(data["timeline"][0]) == ["at_s", "plan", "step_time_s", "reason"]
 
 
+@pytest.mark.long("replays a trace under every rule, three times")
+def test_a_job_alone_keeps_to_the_devices_that_it_allows(tmp_path, capsys):
+    """Plans on more or fewer devices were replayed, on which `strata up` never starts the job."""
+    job, trace = tmp_path / "job.yaml", tmp_path / "trace.csv"
+    trace.write_text("time_s,East_DataCenter>West_DataCenter\n0,1\n300,0\n")
+    text = "apiVersion: strata/v1alpha1\nkind: TrainingJob\nname: one\nmodel: opt-350m\n"
+    text += "train: {{global_batch: 16, sequence: 2048}}\nrun: {{command: [train], steps: 50, {}}}\n"
+    asked = ["replay", "seed", str(job), "--links", str(trace)]
+    job.write_text(text.format("max_devices: 4, resume: true"))
+    assert strata([*asked, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["kept"] == data["rules"]["clairvoyant"]["kept"] == pytest.approx(1.0)
+    assert data["timeline"][0]["plan"].startswith("single ")
+    job.write_text(text.format("min_devices: 4000"))
+    assert strata(asked) == 3
+    assert "the job allows 4000" in capsys.readouterr().err
+    job.write_text(text.format("min_devices: 1"))
+    assert strata(asked) == 0
+    assert "as if it could resume" in capsys.readouterr().out
+
+
 def test_the_command_plays_several_jobs_together(tmp_path, capsys):
     job = "apiVersion: strata/v1alpha1\nkind: TrainingJob\nname: {}\nmodel: opt-350m\n"
     job += "train: {{global_batch: 16, sequence: 2048}}\nrun: {{command: [train], steps: 50}}\n"
@@ -241,7 +262,7 @@ def test_a_replay_says_how_far_it_is_all_along(jobs):
     trace = Replay(np.arange(3) * 300.0, np.ones((3, LINKS)))
     asked = {"trace": trace, "policy": PolicyName.NEVER, "interval_s": 100.0, "progress": progress}
     if jobs == 1:
-        replay_job(FLEET, "a", JOB, **asked)
+        replay_job(FLEET, JobSpec("a", JOB, ENDLESS), **asked)
         assert bars.pop("planning")[0] is None
         assert list(bars) == [f"replaying {rule}" for rule in ("never", "hysteresis", "exact", "clairvoyant")]
     else:

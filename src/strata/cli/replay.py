@@ -28,7 +28,8 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
 
     A trace has a column time_s and one of factors for each directed link A>B; a link without a column stays as
     the fleet file has it, a factor of 0 is an outage. `kept` is tokens trained over tokens at nominal links,
-    restarts and moved weights paid. The fixed rules run in the same loop; clairvoyant knows the trace.
+    restarts and moved weights paid. The fixed rules run in the same loop; clairvoyant knows the trace. The job
+    trains as long as the trace lasts, on as many devices as its `run:` allows where it has one.
 
     Several JOBs, each with its `run:` block, are all submitted at the start and share devices and links.
 
@@ -41,7 +42,9 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
     from strata import units
     from strata.control.jobfile import read_job
     from strata.control.policies import PolicyName
-    from strata.control.replay import replay_job, replay_jobs
+    from strata.control.replay import ENDLESS, replay_job, replay_jobs
+    from strata.control.state import JobSpec
+    from strata.files import read_document
     from strata.fleet.dynamics.replay import read_replay
     from strata.fleet.schema import load_fleet
     from strata.workload.schema import load_job
@@ -58,15 +61,17 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
         )
         emit(several, output, _show_jobs(several))
         return 0
+    spec = JobSpec(Path(jobs[0]).stem, load_job(jobs[0]), ENDLESS)
+    if Path(jobs[0]).is_file() and "run" in read_document(jobs[0]).data:
+        spec = read_job(jobs[0])[0]
     data = replay_job(
-        sites, Path(jobs[0]).stem, load_job(jobs[0]), trace=trace, policy=PolicyName(policy),
-        interval_s=interval_s, progress=progress,
-    )  # fmt: skip
-    emit(data, output, _show(data))
+        sites, spec, trace=trace, policy=PolicyName(policy), interval_s=interval_s, progress=progress
+    )
+    emit(data, output, _show(data, can_resume=spec.can_resume))
     return 0
 
 
-def _show(data: dict[str, Any]) -> Shown:
+def _show(data: dict[str, Any], *, can_resume: bool) -> Shown:
     from strata.units import show_time
 
     own = {"kept": data["kept"], "switches": data["switches"]}
@@ -82,6 +87,8 @@ def _show(data: dict[str, Any]) -> Shown:
         [(show_time(item["at_s"]), show_time(item["step_time_s"]), item["plan"]) for item in data["timeline"]],
         right=(0, 1),
     )
+    if not can_resume:
+        yield "Replayed as if it could resume: without `run: {resume: true}` strata up keeps a job where it is."
 
 
 def _show_jobs(data: dict[str, Any]) -> Shown:

@@ -102,11 +102,8 @@ class Scheduler:
         return Outcome(state, (*strays, *_actions(state)), tuple(decisions))
 
     def plans(self, fleet: Fleet, spec: JobSpec) -> Candidates:
-        """Return the plans of a job, those on fewer devices too where it says how few will do or how many may."""
-        candidates = self.planner(fleet, spec.training)
-        if spec.min_devices is not None:
-            return with_smaller(candidates)
-        return candidates if spec.max_devices is None else at_most(candidates, spec.max_devices)
+        """Return the plans of a job."""
+        return plans_of(self.planner, fleet, spec)
 
     def probes(self, fleet: Fleet) -> tuple[Probe, ...]:
         """Return the probes of one interval: every link, those that no plan uses included."""
@@ -243,6 +240,14 @@ class Scheduler:
             restart_s=job.restart_s,
         )  # fmt: skip
         return now_s + took_s if math.isfinite(took_s) else None
+
+
+def plans_of(plans: Planner, fleet: Fleet, spec: JobSpec) -> Candidates:
+    """Return the plans of a job, those on fewer devices too where it says how few will do or how many may."""
+    candidates = plans(fleet, spec.training)
+    if spec.min_devices is not None:
+        return with_smaller(candidates)
+    return candidates if spec.max_devices is None else at_most(candidates, spec.max_devices)
 
 
 def _has_failed(before: Job, job: Job) -> bool:

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Bools, Floats
 from strata.control.candidates import SLOWEST, Candidates
 from strata.control.choosing import JobDecision
-from strata.control.core import Scheduler
+from strata.control.core import Scheduler, plans_of
+from strata.control.free import Room
 from strata.control.outlook import Outlook
 from strata.control.plans import planner
 from strata.control.policies import Choose, PolicyName, choose_by, inside_by
+from strata.control.prospects import not_allowed
 from strata.control.simulated import SimulatedSites
 from strata.control.state import Job, JobPhase, JobSpec, Observation, Snapshot, Start, Stop, Submitted
 from strata.errors import Infeasible, UsageError
@@ -23,7 +25,6 @@ from strata.fleet.dynamics.replay import Replay
 from strata.fleet.fleet import Fleet
 from strata.progress import Progress, silent
 from strata.training.plan import explain
-from strata.workload.job import TrainingJob
 
 ENDLESS: Final = 10**12
 """Steps of a job that trains for as long as its trace lasts."""
@@ -111,30 +112,33 @@ def run(
 
 
 def replay_job(
-    fleet: Fleet, name: str, training: TrainingJob, *, trace: Replay, policy: PolicyName, interval_s: float,
+    fleet: Fleet, spec: JobSpec, *, trace: Replay, policy: PolicyName, interval_s: float,
     progress: Progress = silent,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a policy and the rules beside it keep of one job along a trace, in the form `strata replay`
-    prints.
+    prints: as if it could resume, for as long as the trace lasts, on as many devices as it allows.
 
     kept: tokens trained over tokens at nominal links on the plan that is best there. Raises Infeasible where no
     plan fits.
     """
-    plans = planner()
-    with progress("planning"):
-        candidates = plans(fleet, training)
-    if not candidates.plans:
-        raise Infeasible(f"no plan of {name} fits the fleet {fleet.name}", hint="strata plan train says why")
+    plans, name = planner(), spec.name
     duration_s = trace_s(trace, interval_s)
     start_s = float(trace.times_s[0])
-    spec = JobSpec(name, training, ENDLESS, submitted_s=start_s)
+    spec = replace(spec, steps=ENDLESS, can_resume=True, submitted_s=start_s)
+    with progress("planning"):
+        candidates = plans_of(plans, fleet, spec)
+    if not candidates.plans:
+        raise Infeasible(f"no plan of {name} fits the fleet {fleet.name}", hint="strata plan train says why")
+    legal = Room({domain.name: domain.num_devices for domain in fleet.domains}).legal(candidates, spec)
+    if not legal.any():
+        raise Infeasible(f"{name}: {not_allowed(spec, candidates)}", hint="change min_devices or max_devices")
     candidates.prepare([tuple(row) for row in trace.factors.tolist()])
-    nominal = float(candidates.nominal.max()) * duration_s
+    nominal = float(candidates.nominal[legal].max()) * duration_s
 
     def result(rule: str) -> Replayed:
         with progress(f"replaying {rule}", total=duration_s) as advance:
             choose = (
-                clairvoyant(candidates, trace, interval_s=interval_s, advance=advance)
+                clairvoyant(candidates, trace, interval_s=interval_s, legal=legal, advance=advance)
                 if rule == CLAIRVOYANT
                 else choose_by(PolicyName(rule))
             )
@@ -175,20 +179,21 @@ def trace_s(trace: Replay, interval_s: float) -> float:
 
 
 def clairvoyant(
-    candidates: Candidates, trace: Replay, *, interval_s: float,
+    candidates: Candidates, trace: Replay, *, interval_s: float, legal: Bools | bool = True,
     advance: Callable[[float], None] = lambda _known_s: None,
 ) -> Choose:  # fmt: skip
     """Return the rule that knows the whole trace: the most that keep-or-switch can earn, by dynamic programming.
 
     It is asked once a decision, in order. A switch takes its seconds from the intervals that follow;
-    until it is over there is no other one. advance: is told of how many seconds, from the end, it is known.
+    until it is over there is no other one. legal: [P], the plans that the job allows. advance: is told of how
+    many seconds, from the end, it is known.
     """
     sites = SimulatedSites(candidates.fleet, trace)
     start_s, end_s = float(trace.times_s[0]), float(trace.times_s[0]) + trace_s(trace, interval_s)
     count = max(1, math.ceil((end_s - start_s) / interval_s - 1e-9))
     ticks_s = np.minimum(start_s + interval_s * np.arange(count + 1), end_s)
     knots_s = np.append(trace.times_s, end_s)
-    rates = np.stack([candidates.rates(tuple(row)) for row in trace.factors.tolist()])
+    rates = np.stack([np.where(legal, candidates.rates(tuple(row)), 0.0) for row in trace.factors.tolist()])
     earned = np.concatenate([np.zeros((1, rates.shape[1])), np.cumsum(np.diff(knots_s)[:, None] * rates, axis=0)])
     plans = np.arange(len(candidates.plans))
     value = np.zeros((count + 1, len(plans)))
