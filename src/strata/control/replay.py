@@ -131,7 +131,7 @@ def replay_job(
         raise Infeasible(f"no plan of {name} fits the fleet {fleet.name}", hint="strata plan train says why")
     legal = Room({domain.name: domain.num_devices for domain in fleet.domains}).legal(candidates, spec)
     if not legal.any():
-        raise Infeasible(f"{name}: {not_allowed(spec, candidates)}", hint="change min_devices or max_devices")
+        raise Infeasible(str(not_allowed(spec, candidates)), hint="change min_devices or max_devices")
     candidates.prepare([tuple(row) for row in trace.factors.tolist()])
     nominal = float(candidates.nominal[legal].max()) * duration_s
 
