@@ -26,7 +26,9 @@ class running:  # noqa: N801
     """A command of ours that serves until it is left; gives its address."""
 
     def __init__(self, command: list[str], home: Path) -> None:
-        self.command, self.environment = command, {**os.environ, "XDG_STATE_HOME": str(home)}
+        # No scheduler that runs on this machine is asked: somebody's jobs would be on the pages.
+        nobody = {"STRATA_SERVER": "http://127.0.0.1:1", "XDG_STATE_HOME": str(home)}
+        self.command, self.environment = command, {**os.environ, **nobody}
 
     def __enter__(self) -> str:
         self.process = subprocess.Popen(
