@@ -61,8 +61,8 @@ def test_a_neighbour_busy_for_some_rounds_of_a_small_layer_makes_no_contradictio
     clocked, left = layer_timing._clocked, iter(range(30))
 
     def busy_at_first(device, work):
-        seconds, result = clocked(device, work)
-        return seconds * (30 if next(left, None) is not None else 1), result
+        _, result = clocked(device, work)  # a busy machine's own times do contradict each other now and then
+        return 1e-3 * (30 if next(left, None) is not None else 1), result
 
     monkeypatch.setattr(layer_timing, "_clocked", busy_at_first)
     assert run(["profile", "small.json", *QUICK, "--microbatch", "1,2", "--save", "times.json"]) == 0
