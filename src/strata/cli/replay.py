@@ -62,7 +62,7 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
         emit(several, output, _show_jobs(several))
         return 0
     spec = JobSpec(Path(jobs[0]).stem, load_job(jobs[0]), ENDLESS)
-    if Path(jobs[0]).is_file() and "run" in read_document(jobs[0]).data:
+    if Path(jobs[0]).is_file() and read_document(jobs[0]).data.get("run"):
         spec = read_job(jobs[0])[0]
     data = replay_job(
         sites, spec, trace=trace, policy=PolicyName(policy), interval_s=interval_s, progress=progress
