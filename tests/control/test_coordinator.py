@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strata.control.bindings import held, rebound, seen_by
+from strata.control.candidates import Candidates
+from strata.control.core import Scheduler
 from strata.control.drivers import devices
-from strata.control.state import DomainSeen, JobSpec, LinkSeen, PartPhase, PartSeen, Snapshot, Start, Stop
+from strata.control.policies import exact
+from strata.control.state import (
+    DomainSeen,
+    JobSpec,
+    LinkSeen,
+    PartPhase,
+    PartSeen,
+    Snapshot,
+    Start,
+    Stop,
+    Submitted,
+)
 from strata.training.hi_ppo.assignment import assignments
 from strata.training.hi_ppo.binding import planned_binding
-from tests.control.test_core import EAST, FLEET, WEST, candidates, on, spec, step, submitted
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.control.test_core import (
+    EAST,
+    FLEET,
+    TRAINING,
+    WEST,
+    candidates,
+    on,
+    seen,
+    spec,
+    step,
+    submitted,
+)
 
 GOOD = (1.0,) * 8
 
@@ -130,3 +157,19 @@ def test_a_stop_for_another_binding_is_asked_for_in_all_domains():
     parts = (PartSeen("a-1", PartPhase.RUNNING),)
     outcome = step(snapshot, DomainSeen(EAST, 30.0, 8, parts, devices=(*GOOD[:7], 0.0)), now_s=30.0)
     assert {action.domain for action in outcome.actions if isinstance(action, Stop)} == {EAST, WEST}
+
+
+def test_a_copy_that_is_left_alone_has_the_warm_up_that_its_microbatches_need():
+    """Two stages of copies with one microbatch each had none, and the loop fell when one was lost."""
+    half = len(TRAINING.layers) // 2
+    stages = (Stage(EAST, 0, half, 1), Stage(EAST, half, len(TRAINING.layers) - half, 1))
+    plan = TrainingPlan((Pipeline(stages, 4, 1),), 1)
+    scheduler = Scheduler(exact, lambda _fleet, _job: Candidates(FLEET, TRAINING, [plan]))
+    snapshot, parts = Snapshot(FLEET), (PartSeen("a-1", PartPhase.RUNNING),)
+    for item in (seen(EAST), Submitted(spec()), DomainSeen(EAST, 30.0, 8, parts, devices=(*GOOD[:6], 0.0, 0.0))):
+        outcome = scheduler.step(replace(snapshot, inbox=(item,)), 30.0)
+        snapshot = outcome.snapshot
+    after = outcome.snapshot.jobs["a"].next_plan
+    assert after is not None
+    assert after.devices() == {EAST: 6}
+    assert [stage.warmup for stage in after.pipelines[0].stages] == [1, 0]

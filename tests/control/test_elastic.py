@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from strata.control.candidates import Candidates
 from strata.control.core import Outcome, Scheduler
-from strata.control.elastic import at_most, with_smaller
+from strata.control.elastic import at_least, at_most, with_smaller
 from strata.control.free import Room
 from strata.control.policies import exact
 from strata.control.queue import ordered
 from strata.control.simulated import SimulatedSites
 from strata.control.state import Job, JobPhase, JobSpec, Snapshot, Start, Stop, Submitted
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.control.test_core import EAST, FLEET, TRAINING, WEST, on, spec
 
 PLANS = Candidates(FLEET, TRAINING, [on(EAST, WEST)])
@@ -129,6 +130,28 @@ def test_a_job_that_may_have_fewer_devices_than_any_of_its_plans_has_one_in_each
     legal = Room({domain.name: domain.num_devices for domain in FLEET.domains}).legal(plans, spec(max_devices=4))
     assert {plan.domains for plan, fits in zip(plans.plans, legal, strict=True) if fits} == {(EAST,), (WEST,)}
     assert at_most(PLANS, 16) is PLANS
+
+
+def test_a_job_that_needs_more_devices_than_any_of_its_plans_has_those_on_as_many():
+    """Who asked for sixteen of two domains of eight was refused where each domain alone is faster."""
+    alone = Candidates(FLEET, TRAINING, [on(EAST), on(WEST)])
+    wide = at_least(alone, 16)
+    legal = Room({domain.name: 8 for domain in FLEET.domains}).legal(wide, spec(min_devices=16))
+    assert legal.tolist() == [False, False, *[True] * (len(wide.plans) - 2)]
+    assert legal.any()
+    assert [at_least(alone, count) for count in (8, 99)] == [alone, alone]
+
+
+def test_smaller_plans_of_stages_that_had_a_microbatch_each_fall_in_warm_up_as_1f1b_does():
+    """Rates of these could not be told: a copy with a microbatch has no warm-up, with two it must have."""
+    half = len(TRAINING.layers) // 2
+    stages = (Stage(EAST, 0, half, 1), Stage(EAST, half, len(TRAINING.layers) - half, 1))
+    plan = TrainingPlan((Pipeline(stages, 4, 1),), 1)
+    smaller = with_smaller(Candidates(FLEET, TRAINING, [plan]))
+    assert [[stage.warmup for stage in item.pipelines[0].stages] for item in smaller.plans] == [
+        [0, 0], [1, 0], [1, 0]
+    ]  # fmt: skip
+    assert (smaller.nominal > 0).all()
 
 
 JOBS = st.builds(

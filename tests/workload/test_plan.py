@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +26,25 @@ def test_a_plan_with_room_for_a_batch_runs_exactly_that(shape, size, data):
     assert all(short.samples(p) >= p.replicas for p in short.pipelines)
     assert short.with_samples(batch) == short
     assert TrainingPlan.from_dict(short.to_dict()) == short
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 6), st.integers(1, 4),
+    st.integers(1, 40), st.integers(1, 4),
+)  # fmt: skip
+def test_copies_share_out_samples_under_a_warm_up_that_falls(falls, before, then, copies, more, size):
+    """Stages whose warm-ups a few microbatches had cut short kept them when there were many."""
+    depths = [sum(falls[i + 1 :]) for i in range(len(falls))]
+    stages = tuple(Stage("a", i, 1, 1, min(depth, before - 1)) for i, depth in enumerate(depths))
+    samples = copies + more
+    after = Pipeline(stages, then, before).with_copies(copies, samples, microbatch_size=size)
+    assert TrainingPlan((after,), size).num_samples == samples
+    room = after.replicas * after.microbatches * size
+    assert after.replicas == copies
+    assert room - copies * size < samples <= room
+    warmup, last = [stage.warmup for stage in after.stages], after.microbatches - 1
+    assert all(b < a <= last or a == b == last for a, b in pairwise(warmup))
+    assert warmup == [min(depth, last) for depth in depths] or before <= max(depths)
 
 
 def test_full_microbatches_say_nothing_of_samples():

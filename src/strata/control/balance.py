@@ -60,15 +60,11 @@ def by_devices(plan: TrainingPlan, global_batch: int) -> TrainingPlan:
     samples = [max(int(part), pipeline.replicas) for part, pipeline in zip(exact, plan.pipelines, strict=True)]
     while sum(samples) < global_batch:
         samples[max(range(len(sizes)), key=lambda i: exact[i] - samples[i])] += 1
-    pipelines = []
-    for pipeline, count in zip(plan.pipelines, samples, strict=True):
-        each = -(-count // (pipeline.replicas * plan.microbatch_size))
-        room = pipeline.replicas * each * plan.microbatch_size
-        stages = tuple(replace(stage, warmup=min(stage.warmup, each - 1)) for stage in pipeline.stages)
-        pipelines.append(
-            replace(pipeline, stages=stages, microbatches=each, samples=None if count == room else count)
-        )
-    return replace(plan, pipelines=tuple(pipelines))
+    pipelines = tuple(
+        pipeline.with_copies(pipeline.replicas, count, microbatch_size=plan.microbatch_size)
+        for pipeline, count in zip(plan.pipelines, samples, strict=True)
+    )
+    return replace(plan, pipelines=pipelines)
 
 
 def _of_degree(plan: TrainingPlan, degree: int) -> TrainingPlan:

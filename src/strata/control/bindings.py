@@ -72,15 +72,10 @@ def rebound(assignment: Assignment, binding: Binding) -> TrainingPlan:
         replace(stage, tensor_parallel=next(degrees)) if stage.domain == assignment.domain else stage
         for stage in old.stages
     )
-    copies = len(binding.devices)
-    each = -(-assignment.microbatches // copies)
-    samples = plan.samples(old)
-    is_full = copies * each * plan.microbatch_size == samples
-    pipeline = replace(
-        old, stages=stages, replicas=copies, microbatches=each, samples=None if is_full else samples
-    )
     pipelines = list(plan.pipelines)
-    pipelines[assignment.index] = pipeline
+    pipelines[assignment.index] = replace(old, stages=stages).with_copies(
+        len(binding.devices), plan.samples(old), microbatch_size=plan.microbatch_size
+    )
     return replace(plan, pipelines=tuple(pipelines))
 
 

@@ -82,9 +82,11 @@ class Candidates:
         self._sent_s = lru_cache(maxsize=_REMEMBERED)(partial(sent_s, self.model))
 
     @classmethod
-    def of(cls, fleet: Fleet, job: TrainingJob, *, apart: Mapping[Pair, Reason] = NOBODY_APART) -> Candidates:
+    def of(
+        cls, fleet: Fleet, job: TrainingJob, *, apart: Mapping[Pair, Reason] = NOBODY_APART, least: int = 0
+    ) -> Candidates:
         """Return the plans that are the fastest somewhere: best sets, single domains, warm-ups for slow links; and
-        those for several jobs at once."""
+        those for several jobs at once. All on `least` devices or more."""
         plans: dict[TrainingPlan, None] = {}
         met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
         nominal = problem_of(met, job)
@@ -95,7 +97,8 @@ class Candidates:
             if job.pins.names:  # the shortlist does not build plans for them
                 items += _searched(problem)
             meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
-            plans.update(dict.fromkeys(plan for plan in meet if plan.keeps(job.pins)))
+            wide = (plan for plan in meet if plan.num_devices >= least)
+            plans.update(dict.fromkeys(plan for plan in wide if plan.keeps(job.pins)))
         made = cls(fleet, job, tuple(plans), apart=apart)
         return made._worth_keeping() if plans else made
 

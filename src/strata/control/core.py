@@ -17,7 +17,7 @@ from strata.control.accounts import settled, taken_in
 from strata.control.candidates import Candidates
 from strata.control.choosing import JobDecision, after_failure, choice, shrunk
 from strata.control.coordinator import Inside
-from strata.control.elastic import at_most, given_up, with_smaller
+from strata.control.elastic import at_least, at_most, given_up, with_smaller
 from strata.control.free import Room
 from strata.control.measured import Measured
 from strata.control.outlook import move_s
@@ -243,10 +243,10 @@ class Scheduler:
 
 
 def plans_of(plans: Planner, fleet: Fleet, spec: JobSpec) -> Candidates:
-    """Return the plans of a job, those on fewer devices too where it says how few will do or how many may."""
+    """Return the plans of a job, with those on other numbers of devices that it allows where it says which."""
     candidates = plans(fleet, spec.training)
     if spec.min_devices is not None:
-        return with_smaller(candidates)
+        return with_smaller(at_least(candidates, spec.min_devices))
     return candidates if spec.max_devices is None else at_most(candidates, spec.max_devices)
 
 

@@ -25,6 +25,15 @@ def with_smaller(candidates: Candidates) -> Candidates:
 
 
 @lru_cache(maxsize=64)
+def at_least(candidates: Candidates, least: int) -> Candidates:
+    """Return the plans, and where all are on fewer devices the fastest on as many as are asked for."""
+    if not candidates.plans or candidates.devices.sum(axis=1).max() >= least:
+        return candidates
+    wide = Candidates.of(candidates.fleet, candidates.job, apart=candidates.apart, least=least).plans
+    return candidates.of_plans([*candidates.plans, *wide]) if wide else candidates
+
+
+@lru_cache(maxsize=64)
 def at_most(candidates: Candidates, most: int) -> Candidates:
     """Return the plans, and where all are on more devices those of each domain alone on as many as are allowed."""
     if not candidates.plans or (candidates.devices.sum(axis=1) <= most).any():
@@ -46,14 +55,11 @@ def _smaller(plan: TrainingPlan) -> Iterator[TrainingPlan]:
     if plan.expert_parallel > 1 or plan.shard_group is not None:
         return  # neighbouring copies hold parts of one thing
     while all(pipeline.replicas > 1 for pipeline in plan.pipelines):
-        halves = []
-        for pipeline in plan.pipelines:
-            copies, samples = pipeline.replicas // 2, plan.samples(pipeline)
-            each = -(-samples // (copies * plan.microbatch_size))
-            is_full = copies * each * plan.microbatch_size == samples
-            halves.append(
-                replace(pipeline, replicas=copies, microbatches=each, samples=None if is_full else samples)
-            )
+        size = plan.microbatch_size
+        halves = [
+            pipeline.with_copies(pipeline.replicas // 2, plan.samples(pipeline), microbatch_size=size)
+            for pipeline in plan.pipelines
+        ]
         plan = replace(plan, pipelines=tuple(halves))
         yield plan
 

@@ -70,6 +70,24 @@ class Pipeline:
             used[stage.domain] = used.get(stage.domain, 0) + stage.num_devices * self.replicas
         return used
 
+    def with_microbatches(self, count: int) -> Pipeline:
+        """Return the pipeline whose copies work through so many, no more of which are in flight.
+
+        A warm-up that fewer microbatches had cut short falls strictly again from stage to stage, as 1F1B needs.
+        """
+        stages, depth = list[Stage](), -1
+        for stage in reversed(self.stages):
+            depth = max(depth + 1, stage.warmup)
+            stages.append(replace(stage, warmup=min(depth, count - 1)))
+        return replace(self, stages=tuple(reversed(stages)), microbatches=count)
+
+    def with_copies(self, replicas: int, samples: int, *, microbatch_size: int) -> Pipeline:
+        """Return so many copies that share out samples, in as few microbatches as can be."""
+        each = -(-samples // (replicas * microbatch_size))
+        is_full = replicas * each * microbatch_size == samples
+        pipeline = self.with_microbatches(each)
+        return replace(pipeline, replicas=replicas, samples=None if is_full else samples)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:

@@ -146,8 +146,6 @@ def _joined(parts: list[tuple[Inner, int]]) -> TrainingPlan:
     """Return one plan of the domains' own ones, each with its number of microbatches a copy."""
     pipelines = []
     for inner, count in parts:
-        pipeline = inner.plan.pipelines[0]
-        stages = tuple(replace(stage, warmup=min(stage.warmup, count - 1)) for stage in pipeline.stages)
-        pipelines.append(replace(pipeline, stages=stages, microbatches=count))
+        pipelines.append(inner.plan.pipelines[0].with_microbatches(count))
     zero = max(inner.plan.zero_stage for inner, _ in parts)
     return replace(parts[0][0].plan, pipelines=tuple(pipelines), zero_stage=zero)

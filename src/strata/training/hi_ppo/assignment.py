@@ -116,8 +116,9 @@ class AssignmentCosts:
 
     @cached_property
     def warmup(self) -> Ints:
-        """[S]: forwards before the first backward."""
-        return np.array([stage.warmup for stage in self.assignment.stages])
+        """[S]: forwards before the first backward, where one copy is left for all microbatches."""
+        alone = self.assignment.pipeline.with_microbatches(self.assignment.microbatches)
+        return np.array([stage.warmup for stage in alone.stages if stage.domain == self.assignment.domain])
 
     @property
     def memory_share(self) -> float:
@@ -136,15 +137,12 @@ class AssignmentCosts:
         plan = self.assignment.plan
         key = degrees, replicas, min(microbatches, int(self.warmup.max()) + 1)
         if key not in self._need:
-            pipeline = replace(
-                self.assignment.pipeline, replicas=replicas, microbatches=microbatches,
-            )  # fmt: skip
+            old = self.assignment.pipeline
+            pipeline = replace(old.with_microbatches(microbatches), replicas=replicas)
             self._need[key] = np.array([
                 stage_bytes(
                     self.model.job, stage.first_layer, stage.num_layers,
-                    shape=replace(
-                        StageShape.of(plan, pipeline, pipeline.stages.index(stage)), tensor_parallel=ranks
-                    ),
+                    shape=replace(StageShape.of(plan, pipeline, old.stages.index(stage)), tensor_parallel=ranks),
                 )
                 for stage, ranks in zip(self.assignment.stages, degrees, strict=True)
             ])  # fmt: skip

@@ -14,7 +14,7 @@ from strata.training.plan.exact.memory_fit import fitting, without_recomputation
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
-from strata.training.plan.exact.unit import Units, with_microbatches
+from strata.training.plan.exact.unit import Units
 from strata.training.plan.objective import Scales, money
 from strata.workload.job import Objective, Recompute, Schedule
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
@@ -386,7 +386,7 @@ def test_no_other_split_of_a_shared_batch_or_its_layers_refutes_the_proof(seed):
     for plan in (each for each in shared if each.schedule is Schedule.ONE_F_ONE_B):
         for counts in product(range(1, batch + 1), repeat=2):
             deep = [replace(each, stages=classic(each.stages)) for each in plan.pipelines]
-            pipelines = [with_microbatches(each, m) for each, m in zip(deep, counts, strict=True)]
+            pipelines = [each.with_microbatches(m) for each, m in zip(deep, counts, strict=True)]
             asked = replace(plan, pipelines=tuple(pipelines)).with_samples(batch)
             if asked.num_samples != batch:
                 continue

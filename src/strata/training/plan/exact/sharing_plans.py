@@ -13,7 +13,7 @@ from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.memory_fit import recomputing_least
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.shapes import Unit
-from strata.training.plan.exact.unit import Inner, Units, moved, with_microbatches
+from strata.training.plan.exact.unit import Inner, Units, moved
 from strata.workload.plan import TrainingPlan
 
 EVERY: Final = 1 << 16
@@ -104,7 +104,7 @@ class SharingPlans:
         pipelines, zero_stage = [], 0
         for (inner, count), unit in zip(picked, sharing.units, strict=True):
             plan = self.units.split_for(unit, inner, count) if is_split_again else inner.plan
-            pipeline, zero_stage = with_microbatches(plan.pipelines[0], count), max(zero_stage, plan.zero_stage)
+            pipeline, zero_stage = plan.pipelines[0].with_microbatches(count), max(zero_stage, plan.zero_stage)
             name = self.problem.fleet.domains[unit[0]].name
             pipelines.append(pipeline if len(unit) > 1 else moved(pipeline, name))
         plan = TrainingPlan(

@@ -192,12 +192,6 @@ def _unexceeded(paces: list[tuple[float, float]]) -> tuple[tuple[float, float], 
     return tuple(kept)
 
 
-def with_microbatches(pipeline: Pipeline, microbatches: int) -> Pipeline:
-    """Return a pipeline that works through so many, no more of which are in flight."""
-    stages = tuple(replace(stage, warmup=min(stage.warmup, microbatches - 1)) for stage in pipeline.stages)
-    return replace(pipeline, microbatches=microbatches, stages=stages)
-
-
 def moved(pipeline: Pipeline, domain: str) -> Pipeline:
     """Return the pipeline of one domain in another one of its kind."""
     return replace(pipeline, stages=tuple(replace(stage, domain=domain) for stage in pipeline.stages))
