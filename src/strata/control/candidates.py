@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from itertools import combinations, pairwise
+from itertools import combinations, count, pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -52,6 +52,9 @@ SPREAD: Final = 0.3
 
 DRAWS: Final = 16
 
+LOOKS: Final = 500
+"""Looks at the clock that a search may take per domain, 1 to 3 s: most take 100, mixtures of 256 experts 2000."""
+
 NOBODY_APART: Final[Mapping[Pair, Reason]] = MappingProxyType({})
 
 _CLOSE: Final = 0.01
@@ -87,20 +90,21 @@ class Candidates:
     ) -> Candidates:
         """Return the plans that are the fastest somewhere: best sets, single domains, warm-ups for slow links; and
         those for several jobs at once. All on `least` devices or more."""
-        plans: dict[TrainingPlan, None] = {}
         met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
         nominal = problem_of(met, job)
+        items, ways = _ways(nominal)
         for level in LEVELS if met.links else LEVELS[:1]:
             links = [scaled(link, bandwidth=level) for link in nominal.fleet.links.values()]
-            problem = nominal.relinked(nominal.fleet.with_links(links)) if level < 1 else nominal
-            items = shortlist(problem, most=2 * MOST_PLANS)
+            slower = nominal.fleet.with_links(links)
+            for way in ways:
+                problem = way.relinked(slower) if level < 1 else way
+                items += shortlist(problem, most=2 * MOST_PLANS, is_time=way is not nominal)
             if job.pins.names:  # the shortlist does not build plans for them
-                items += _searched(problem)
-            meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
-            wide = (plan for plan in meet if plan.num_devices >= least)
-            plans.update(dict.fromkeys(plan for plan in wide if plan.keeps(job.pins)))
-        made = cls(fleet, job, tuple(plans), apart=apart)
-        return made._worth_keeping() if plans else made
+                items += _searched(nominal.relinked(slower) if level < 1 else nominal)
+        meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
+        wide = (plan for plan in meet if plan.num_devices >= least)
+        made = cls(fleet, job, list(dict.fromkeys(plan for plan in wide if plan.keeps(job.pins))), apart=apart)
+        return made._worth_keeping() if made.plans else made
 
     def of_plans(self, plans: Sequence[TrainingPlan]) -> Candidates:
         """Return other plans of the same job."""
@@ -342,11 +346,34 @@ class Candidates:
         return np.asarray(moved)
 
 
+def _ways(problem: Problem) -> tuple[list[Evaluated], list[Problem]]:
+    """Return the problem with sequences cut and experts spread as the fastest plans do, of each domain alone and
+    of all together, and those plans; the problem itself where none of them does either."""
+    if not problem.splitting.is_any:
+        return [], [problem]
+    names = (problem.fleet.domains[first].name for first in problem.representatives)
+    alone = [problem_of(problem.fleet.only([name]), problem.job) for name in names]
+    items = [item for each in alone for item in _searched(each)]
+    if not items or any(item.plan.refinements for item in items):
+        items += _searched(problem)
+    pairs = {
+        (stage.context_parallel, item.plan.expert_parallel)
+        for item in items
+        for pipeline in item.plan.pipelines
+        for stage in pipeline.stages
+    }
+    return items, [
+        problem if pair == (1, 1) else problem.split(context=pair[0], expert=pair[1]) for pair in sorted(pairs)
+    ]
+
+
 def _searched(problem: Problem) -> list[Evaluated]:
-    """Return the fastest plan of the nearest domains together, and of each set that the search meets."""
+    """Return the fastest plan of the nearest domains together, and of each set that the search meets in LOOKS."""
     job = replace(problem.job, objective=Objective.TIME)
-    few = range(min(POOL, len(problem.fleet.domains)))
-    search = Search(replace(problem, job=job), Scales(), few, clock=lambda: 0.0, deadline=0.0)
+    few, looks = range(min(POOL, len(problem.fleet.domains))), count()
+    search = Search(
+        replace(problem, job=job), Scales(), few, clock=lambda: float(next(looks)), deadline=LOOKS * len(few)
+    )
     return list(search.run().by_set.values())
 
 

@@ -52,7 +52,7 @@ def _part(domain: Domain, most: int) -> Domain:
 
 
 def _smaller(plan: TrainingPlan) -> Iterator[TrainingPlan]:
-    if plan.expert_parallel > 1 or plan.shard_group is not None:
+    if plan.shard_group is not None:
         return  # neighbouring copies hold parts of one thing
     while all(pipeline.replicas > 1 for pipeline in plan.pipelines):
         size = plan.microbatch_size

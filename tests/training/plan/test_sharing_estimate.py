@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from strata.fleet.catalogue import accelerator
+from strata.fleet.schema import load_fleet
 from strata.fleet.synthetic import random_fleet
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
@@ -98,3 +99,16 @@ def test_a_head_that_takes_longer_than_a_layer_is_not_cut():
         # Of fewer microbatches than stages the estimate counts too little of the bubble.
         if reports and 8 < len(reports[0].stages) <= plans[0].pipelines[0].microbatches:
             assert times[row] > 0.9 * min(report.step_time_s for report in reports)
+
+
+@pytest.mark.parametrize(("pieces", "ranks"), [(8, 1), (1, 8), (2, 8)])
+def test_estimates_of_cut_sequences_and_spread_experts_are_close_to_what_is_built(pieces, ranks):
+    work = load_job("qwen3-30b-a3b")
+    work = replace(work, recompute=(Recompute.NONE,), schedules=(Schedule.ONE_F_ONE_B,), global_batch=64)
+    problem = Problem.of(load_fleet("hub").only(["Qingyang"]), work).split(context=pieces, expert=ranks)
+    builder = Builder(problem)
+    times = builder.branches.values[0]
+    built = ((time_s, builder.plans(row)) for row, time_s in enumerate(times.tolist()))
+    reports = [(time_s, problem.model.reports(plans)[0]) for time_s, plans in built if plans]
+    assert len(reports) > 3
+    assert 0.97 < np.median([report.step_time_s / time_s for time_s, report in reports]) < 1.03

@@ -353,12 +353,17 @@ class Problem:
 
     @cached_property
     def undivided(self) -> Problem:
-        """The same with whole sequences, all experts on every device and recomputation the same in all layers, for
-        what knows no other layouts."""
+        """The same with whole sequences and all experts on every device, where the job fixes nothing else, and
+        recomputation the same in all layers, for what looks at no other layouts."""
         if not self.splitting.is_any and not self.is_partial:
             return self
-        pins = replace(self.job.pins, context=1, expert=1) if self.splitting.is_any else self.job.pins
-        return replace(self, job=replace(self.job, pins=pins), is_even=True)
+        pins = self.job.pins
+        return replace(self.split(context=pins.context or 1, expert=pins.expert or 1), is_even=True)
+
+    def split(self, *, context: int, expert: int) -> Problem:
+        """Return the same where sequences are cut in so many pieces and experts spread over so many devices."""
+        pins = replace(self.job.pins, context=context, expert=expert)
+        return replace(self, job=replace(self.job, pins=pins))
 
     @cached_property
     def partly_recomputed(self) -> Problem:

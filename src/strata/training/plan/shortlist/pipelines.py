@@ -49,12 +49,16 @@ class PipelineThroughput:
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """The model as like layers: how many, which one, and what embedding and head come to beside them."""
+    """The model as like layers: how many, which one, and what embedding and head come to beside them.
+
+    routed_params: those of a layer's experts that tokens are sent to.
+    """
 
     count: int
     position: int
     head: float
     params: float
+    routed_params: float
     more_params: float
 
     @classmethod
@@ -65,7 +69,8 @@ class _Like:
         position, count = int(np.argmax(group == pick)), int(counts[pick])
         params = float(layers.params[position])
         head = float(layers.forward_flops.sum() / flops[pick]) - count if flops[pick] else 0.0
-        return cls(count, position, max(0.0, head), params, max(0.0, float(layers.params.sum()) - count * params))
+        routed, more = float(layers.exchanges.expert_params[position]), float(layers.params.sum()) - count * params
+        return cls(count, position, max(0.0, head), params, routed, max(0.0, more))
 
 
 class ChainEstimates:
@@ -83,15 +88,18 @@ class ChainEstimates:
         by_shape: dict[object, tuple[Floats, ...]] = {}
         rows = []
         for config in configs:
-            key = (config.tensor_parallel, config.microbatch_size, config.recompute)
-            if key not in by_shape:
+            if (key := config.work) not in by_shape:
                 compute_cost = problem.compute_cost(config)
                 ranks = np.array([problem.ranks(d, config) for d in domains], dtype=float)
-                slots = np.array([problem.slots(d, config.tensor_parallel) for d in domains], dtype=float)
+                sizes = config.tensor_parallel, config.context_parallel
+                slots = np.array([problem.slots(d, *sizes) for d in domains], dtype=float)
                 by_shape[key] = (compute_cost.work_s, compute_cost.useful_s, ranks, slots)
             rows.append(by_shape[key])
         self.work, self.useful, self.ranks, self.slots = (np.stack(column) for column in zip(*rows, strict=True))
         self.data_parallel = np.array([s.data_parallel for s in configs], dtype=float)
+        self.context = np.array([s.context_parallel for s in configs], dtype=float)
+        away = 1 - 1 / np.array([s.expert_parallel for s in configs], dtype=float)
+        self.layer_params = self.like.params - self.like.routed_params * away  # on the tensor ranks of a stage
         caps = np.array([s.cap for s in configs], dtype=float)
         self.stages = np.minimum(self.slots // self.data_parallel[:, None], caps[:, None])
         # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
@@ -166,19 +174,21 @@ class ChainEstimates:
         held = np.maximum(stages * layers, 0.0)
         share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
         load = self.load[config]
-        params = layers * like.params + np.where(alone, 1.0, 0.5) * like.more_params
+        context, more = self.context[row], np.where(alone, 1.0, 0.5) * like.more_params
+        params, members = layers * self.layer_params[row] + more, data_parallel[:, None] * context
         copy = stages * ranks  # `traffic.replica_wire`, for many at once
-        card = self.network[at] / np.clip(copy, 1.0, self.node[at])
-        card = np.where(copy < self.node[at], np.minimum(card, self.inner[at]), card)
-        wire = np.where(data_parallel[:, None] * copy <= self.node[at], self.inner[at], card)
+        card = self.network[at] / np.maximum(1.0, np.minimum(copy * context, self.node[at]) / context)
+        shared = (copy < self.node[at]) | (context > 1)
+        card = np.where(shared, np.minimum(card, self.inner[at]), card)
+        wire = np.where(members * copy <= self.node[at], self.inner[at], card)
         backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
-        sync = 2 * (1 - 1 / data_parallel[:, None]) * params / ranks * job.element_bytes / wire - backward
-        devices = stages * ranks * data_parallel[:, None]
-        shards = data_parallel[:, None] if min(job.zero_stages) else 1.0
+        sync = 2 * (1 - 1 / members) * params / ranks * job.element_bytes / wire - backward
+        devices = copy * members
+        updated = (layers * like.params + more) / members if min(job.zero_stages) else params
         return PipelineThroughput(
             period_s=np.maximum(slowest, load * route[0]),
             path_s=(share * whole_s).sum(axis=1) + load * route[1] + route[2],
-            after_s=sync.max(axis=1, initial=0.0) + (params / ranks / shards * self.update[at]).max(axis=1),
+            after_s=sync.max(axis=1, initial=0.0) + (updated / ranks * self.update[at]).max(axis=1),
             hidden_s=backward.min(axis=1),
             devices=devices.sum(axis=1),
             useful_s=(share * self.useful[row, at]).sum(axis=1),
@@ -195,7 +205,8 @@ class ChainEstimates:
 
     def _screened(self, configs: Ints, masks: Ints) -> Screened:
         inside = self.chains.inside[masks].astype(float).T
-        stages, work, ranks = self.stages[configs], self.work[configs], self.ranks[configs]
+        stages, work = self.stages[configs], self.work[configs]
+        ranks = self.ranks[configs] * self.context[configs][:, None]
         total, layers = stages @ inside, len(self.problem.job.layers)
         unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
         held = self._may_fit[configs]
@@ -226,11 +237,12 @@ class ChainEstimates:
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
         job, layers, like = self.problem.job, self.problem.job.layers, self.like
-        size = self.size[row] / self.ranks[row, at]
+        size = self.size[row] / (self.ranks[row, at] * self.context[row])
         zero = max(job.zero_stages)
         alone = state_bytes(job, like.params, shards=1, zero_stage=zero)
         shared = state_bytes(job, like.params, shards=1 << 40, zero_stage=zero)
-        state = (shared + (alone - shared) / self.data_parallel[row]) / self.ranks[row, at]
+        held, members = self.layer_params[row] / like.params, self.data_parallel[row] * self.context[row]
+        state = (shared * held + (alone - shared) / members) / self.ranks[row, at]
         whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
         kept = size * np.where(self.full[row], input_only, whole)
         again = np.where(self.full[row], size * whole, 0.0)
