@@ -44,6 +44,13 @@ def test_a_goal_per_token_bounds_the_batch():
     assert capacity(layout(stages), stages, replace(ASKED, tpot_goal_s=0.009)).goodput_per_s == 0
 
 
+def test_a_requests_own_prompt_is_none_of_its_time_per_token():
+    """A prompt that takes longer than the goal per token delays its own first token alone."""
+    stages = servers((0.01, 0.0, 0.05))
+    asked = replace(ASKED, output_tokens=1, tpot_goal_s=0.05)
+    assert capacity(layout(stages), stages, asked).goodput_per_s == pytest.approx(1 / 0.06)
+
+
 def test_first_tokens_that_wait_bound_the_rate():
     stages = servers((0.01, 0.0, 0.05))
     idle_s = ttft_s(layout(stages), stages, ASKED)
@@ -79,7 +86,7 @@ def test_the_batches_tried_come_near_the_best_of_all(stages, slots, hop_s, tpot_
     for batch in range(1, slots + 1):
         taken = [fixed + each * batch + batch / 100 * prompt for fixed, each, prompt in stages]
         token_s = sum(taken) + (hop_s * len(stages) if len(stages) > 1 else 0.0)
-        if token_s <= tpot_goal_s:
+        if token_s - sum(prompt for _, _, prompt in stages) / 100 <= tpot_goal_s:
             within = max(within, min(batch / max(taken), slots / token_s) / 100)
     found = capacity(layout(line, hop_s), line, asked)
     assert found.goodput_per_s <= within * (1 + 1e-9)

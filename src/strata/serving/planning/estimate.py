@@ -124,14 +124,9 @@ def _egress_usd_per_token(fleet: Fleet, pipeline: PlannedPipeline, hidden_bytes:
 
 
 def _pipeline(
-    fleet: Fleet,
-    nodes: Mapping[str, Node],
-    pool: NodePool,
-    servers: Mapping[str, StageServer],
-    layout: Layout,
-    stages: Pipeline,
-    job: ServingJob,
-) -> PlannedPipeline:
+    fleet: Fleet, nodes: Mapping[str, Node], pool: NodePool, servers: Mapping[str, StageServer], layout: Layout,
+    stages: Pipeline, job: ServingJob,
+) -> PlannedPipeline:  # fmt: skip
     demand = job.demand
     names = [stage.node_id for stage in stages]
     members, counts = [pool.index[name] for name in names], [stage.end - stage.first for stage in stages]
@@ -213,8 +208,9 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
     """Return what a pipeline of servers, in their order, gets through at the best batch.
 
     With b sequences a step, each reads one prompt for all its tokens, so a step carries b / output prompts as
-    well: a stage takes decode(b) + b / output * prompt, a token all stages and hops. No more sequences are in
-    flight than the KV memory of the tightest stage holds. Prompts wait at the slowest stage as in `service.py`.
+    well: a stage takes decode(b) + b / output * prompt, a token all stages and hops, less its own prompt, read
+    before. No more sequences are in flight than the KV memory of the tightest stage holds. Prompts wait at the
+    slowest stage as in `service.py`.
     """
     prompts_s = [server.prefill.at(demand.prompt_tokens) for server in servers]
     ring, slots = layout.ring([server.node_id for server in servers]), min(server.slots for server in servers)
@@ -228,7 +224,7 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
         token_s = sum(steps_s) + ring.at(batch)
         rate = min(batch / max(steps_s), slots / token_s) / demand.output_tokens
         most = max(most, rate)
-        if token_s <= demand.tpot_goal_s:
+        if token_s - sum(prompts_s) / demand.output_tokens <= demand.tpot_goal_s:
             within = max(within, rate)
         batch = slots if batch < slots < batch * GROWTH else max(batch + 1, int(batch * GROWTH))
     return RequestRate(most, within * _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s))
