@@ -48,12 +48,14 @@ class Key:
 class JobKeys(Generic[Job]):
     """What may be set of a job; fixed: keys of its file that everything else was computed from.
 
+    sections: of the file, whose keys may be written with them or without (`demand.prompt`, `prompt`).
     changed: the job with values set, by key; raises UsageError for those that do not go together.
     """
 
     keys: Mapping[str, Key]
     fixed: Sequence[str]
     changed: Callable[[Job, Mapping[str, Any]], Job]
+    sections: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ def _read(text: str, fleet: Fleet, job: JobKeys[Any]) -> list[Override]:
     if kind not in kinds:
         raise UsageError(f"a path starts with link, domain or job{meant(kind, kinds, rest=False)}")
     if kind == "job":
+        section, _, key = rest.rpartition(".")
+        rest = key if section in job.sections else rest
         if rest in job.fixed:
             raise UsageError(f"{rest!r} is what the layer table was computed from: edit the job file instead")
         return [Override(text, "", rest, _value(_key(rest, job.keys), rest, value, fleet))]

@@ -50,6 +50,13 @@ def test_settings_are_made_and_said():
     ]
 
 
+@pytest.mark.parametrize("key", ["prompt", "demand.prompt"])
+def test_a_key_is_written_as_the_file_has_it_or_without_its_section(key):
+    assert apply(FLEET, JOB, [f"job.{key}=1024"])[1].demand.prompt_tokens == 1024
+    with pytest.raises(UsageError, match="did you mean 'batch'"):
+        apply(FLEET, JOB, ["job.demand.bach=3"])
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -72,7 +72,7 @@ def _job(old: ServingJob, values: Mapping[str, Any]) -> ServingJob:
     return job
 
 
-JOB_KEYS: Final = JobKeys(JOB, fixed=("model",), changed=_job)
+JOB_KEYS: Final = JobKeys(JOB, fixed=("model",), changed=_job, sections=("demand",))
 
 
 def compare(old: ServingAnswer, new: ServingAnswer) -> Comparison:

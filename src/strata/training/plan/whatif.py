@@ -121,4 +121,4 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
     return value
 
 
-JOB_KEYS: Final = JobKeys(JOB, fixed=("model", "profile"), changed=_job)
+JOB_KEYS: Final = JobKeys(JOB, fixed=("model", "profile"), changed=_job, sections=("train", "train.sync", "goal"))
