@@ -96,6 +96,8 @@ SAMPLES = {
     "nodes-cut": {"domains": "West", "groups": "2", "devices": 4,
                   "gain": "1.39x the requests within the goals of whole nodes, 1.69x the decode time"},
     "vendor-mix": {"count": 2, "total": 10, "vendors": "AMD and NVIDIA"},
+    "devices-in-use": {"used": 16, "free": 4},
+    "beyond-context": {"limit": 131_072, "asked": 200_000},
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},
     "goal-out-of-reach": {"goal": "each token", "wanted": "15ms", "best": "20ms"},

@@ -105,18 +105,7 @@ def worker(
         hardware = measure(device, memory_bytes, dtype=dtype)
         click.echo(f"{node_id} listens at {url}")
         settings = WorkerSettings(
-            node_id,
-            url,
-            gateway,
-            source.hosted,
-            maker,
-            hardware,
-            in_thread,
-            node_token,
-            region,
-            tls,
-            ca,
-            device,
+            node_id, url, gateway, source.hosted, maker, hardware, in_thread, node_token, region, tls, ca, device
         )
         run(settings, listener)
 

@@ -73,7 +73,7 @@ class ModelSpec:
     num_positions: rows of a learned position table, 0 for rotary positions.
     max_sequence_length: what the position table allows; None where positions are computed.
     context_limit: tokens that the model takes according to its config; None where that says nothing. It decides no
-    plan, only what launch scripts allow.
+    plan, only what launch scripts allow and a serving plan says of longer requests.
     norms_per_layer: norms over the hidden state in one block; norm_params: whether they hold any (OLMo's do not);
     qk_norm_params: of the norms on queries and keys.
     embedding_norm: one more after the embedding (BLOOM). attention_sinks: one number a head (gpt-oss).

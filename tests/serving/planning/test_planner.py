@@ -250,6 +250,20 @@ def test_a_pipeline_of_two_vendors_is_said_to_be_one():
     assert relaxed(answer, "vendor-mix") == [{"count": 1, "total": 1, "vendors": "other and test"}]
 
 
+def test_devices_that_were_in_use_are_said_to_be_needed():
+    hardware = fleet(replace(nodes("a", 2, gib=24), num_free_devices=1))
+    assert relaxed(plan(hardware), "devices-in-use") == [{"used": 2, "free": 1}]
+    free = fleet(replace(nodes("a", 2, gib=24), num_free_devices=2))
+    assert "devices-in-use" not in tokens(plan(free))
+
+
+def test_requests_that_are_longer_than_the_models_context_are_said_to_be():
+    room = fleet(nodes("a", 1, gib=200))
+    asked = {"limit": 131_072, "asked": 200_128}
+    assert relaxed(plan(room, job(batch=1, prompt=200_000)), "beyond-context") == [asked]
+    assert "beyond-context" not in tokens(plan(room, job(batch=1, prompt=131_072 - 128)))
+
+
 def relaxed(answer, token):
     return [reason.data for reason in answer.decision.reasons if reason.token == token]
 

@@ -6,6 +6,7 @@ There is one form: what the command prints as JSON is what `--save` writes, what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -125,6 +126,13 @@ class ServingPlan(FileModel):
             if node.id == node_id:
                 return node
         raise KeyError(node_id)
+
+    def devices(self) -> dict[str, int]:
+        """Return how many devices of each domain serve."""
+        used, counts = {stage.node for pipeline in self.pipelines for stage in pipeline.stages}, Counter[str]()
+        for node in self.fleet.nodes:
+            counts[node.domain] += node.num_devices * (node.id in used)
+        return counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form, which `read_serving_plan` reads back."""

@@ -152,6 +152,7 @@ def plan_serving(
         refusals = [reason for reason in allocation.reasons if reason.token != "time-limit"]
         reasons = [*unusable(fleet).values(), *(refusals if nodes else ()), *smallest(fleet, job)]
     plan = _plan(fleet, job, estimate, chosen, goal, groups.sizes)
+    reasons += _granted(fleet, job, plan)
     if len(allocations) < len(STRATEGIES) or any(reason.token == "time-limit" for reason in allocation.reasons):
         reasons += stopped
     decision = Decision(
@@ -180,13 +181,9 @@ def _value(pool: NodePool, goal: Goal, allocation: Allocation) -> float:
 
 
 def _plan(
-    fleet: Fleet,
-    job: ServingJob,
-    estimate: Estimate | None,
-    strategy: Strategy,
-    goal: Goal,
+    fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal,
     sizes: Mapping[str, int],
-) -> ServingPlan:
+) -> ServingPlan:  # fmt: skip
     demand, model = job.demand, job.model
     return ServingPlan(
         apiVersion=API_VERSION,
@@ -243,6 +240,17 @@ def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
             "vendors": " and ".join(sorted(set().union(*mixed))),
         }
         yield Reason("vendor-mix", data=data)
+
+
+def _granted(fleet: Fleet, job: ServingJob, plan: ServingPlan) -> Iterator[Reason]:
+    """Yield what the plan takes for granted: devices that were in use, a longer context than the model's."""
+    for name, used in plan.devices().items():
+        free = fleet.domain(name).num_free_devices
+        if free is not None and free < used:
+            yield Reason("devices-in-use", subject=name, data={"used": used, "free": free})
+    if 0 < job.model.context_limit < job.demand.kv_tokens:
+        data = {"limit": job.model.context_limit, "asked": job.demand.kv_tokens}
+        yield Reason("beyond-context", data=data)
 
 
 def _character(estimate: Estimate) -> Iterator[Reason]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -94,15 +95,11 @@ def compare(old: ServingAnswer, new: ServingAnswer) -> Comparison:
 
 def _services(answer: ServingAnswer) -> dict[str, DomainWork]:
     """Return what a plan gives each domain that it uses."""
-    devices: dict[str, int] = {}
-    done: dict[str, float] = {}
+    devices, done = answer.plan.devices(), defaultdict[str, float](float)
     for pipeline in answer.plan.pipelines:
         for stage in pipeline.stages:
-            node = answer.plan.node(stage.node)
-            devices[node.domain] = devices.get(node.domain, 0) + node.num_devices
-            layers = pipeline.tokens_per_s * (stage.end - stage.first)
-            done[node.domain] = done.get(node.domain, 0.0) + layers
-    return {name: DomainWork(devices[name], done[name] / sum(done.values())) for name in sorted(devices)}
+            done[stage.node.rpartition("/")[0]] += pipeline.tokens_per_s * (stage.end - stage.first)
+    return {name: DomainWork(devices[name], done[name] / sum(done.values())) for name in sorted(done)}
 
 
 def _text(old: ServingAnswer, new: ServingAnswer, moved: Comparison) -> str:
