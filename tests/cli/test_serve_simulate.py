@@ -86,6 +86,25 @@ def test_a_killed_node_is_told_and_nothing_is_lost(job):
     assert all(node["busy_share"] < 0.7 for node in struck)
 
 
+def test_what_was_refused_is_said_with_the_figures_of_the_first(job, tmp_path):
+    strict = tmp_path / "strict.yaml"
+    strict.write_text(JOB.replace("tpot: 100ms", "tpot: 1ms"))
+    found = answer("aws10", str(strict), "--seconds", "5s")
+    assert found["rejected_by_reason"] == {"goal-out-of-reach": found["requests"]["offered"]}
+    why = found["rejected_first"]["goal-out-of-reach"]
+    assert why.startswith("each token within 1ms, but even an idle pipeline needs ")
+    shown = CliRunner().invoke(cli, ["serve", "simulate", "aws10", str(strict), "--seconds", "5s"]).stdout
+    assert why in " ".join(shown.split())
+
+
+def test_a_fault_that_came_after_the_end_is_said_to_be_none(job, capsys):
+    asked = ["serve", "simulate", "aws10", job, "--seconds", "5s", "--kill"]
+    assert run([*asked, "Oregon/0@10h"]) == 0
+    assert "before --kill Oregon/0" in capsys.readouterr().err
+    assert run([*asked, "Oregon/0@2s"]) == 0
+    assert "before --kill" not in capsys.readouterr().err
+
+
 def test_system_prompts_bursts_and_swings_are_taken(job):
     how = ["--system-prompts", "4x512", "--burst", "3", "--swing", "50%", "--period", "20s", "--lengths", "coding"]
     found = answer("aws10", job, "--seconds", "10s", *how)
@@ -154,7 +173,9 @@ def test_a_model_that_fits_nowhere_exits_3_with_the_reason(tmp_path, capsys):
     fleet.write_text(SMALL)
     job.write_text(JOB.replace("llama-3.1-8b", "llama-3.1-405b"))
     assert run(["serve", "simulate", str(fleet), str(job), "--seconds", "5s"]) == 3
-    assert "layers" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "layers" in told
+    assert f"try: strata plan serve {fleet} {job}" in " ".join(told.split())
 
 
 def test_the_memory_that_the_job_leaves_free_is_left_free(tmp_path, capsys):

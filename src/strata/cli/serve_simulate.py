@@ -123,17 +123,10 @@ def simulate(
         of_trace(trace, speed=speed, most_s=lasts_s if typed(context, "seconds") else math.inf)
         if trace
         else drawn(
-            serving_job,
-            rate=rate,
-            end_s=lasts_s,
-            burst=burst,
-            swing=swing,
-            period=period,
-            lengths=lengths,
-            system_prompts=system_prompts,
-            seed=seed,
+            serving_job, rate=rate, end_s=lasts_s, burst=burst, swing=swing, period=period, lengths=lengths,
+            system_prompts=system_prompts, seed=seed,
         )
-    )
+    )  # fmt: skip
     replay, core = replay_job(
         nodes,
         serving_job,
@@ -152,7 +145,8 @@ def simulate(
     replay.close()
     if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
-        raise Infeasible(f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}")
+        text = f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}"
+        raise Infeasible(text, hint=f"strata plan serve {fleet} {job} says what would help")
     trust = str(worst(*(serving_job.trust_of(node.accelerator, node.trust) for node in nodes)))
     data: Data = {
         "fleet": fleet, "job": serving_job.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
@@ -164,6 +158,9 @@ def simulate(
         from strata.serving.replay.picture import picture
 
         write_text(svg, picture(replay.queue_samples, title=f"{serving_job.name} on {fleet}"))
+    late = [f"--{event.kind} {event.node_id}" for event in fault_events if event.at_s > replay.clock.now]
+    if late and is_whole:
+        click.echo(f"note: all was over after {replay.clock.now:.0f} s, before {', '.join(late)}", err=True)
     if not is_whole:
         click.echo(
             f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s; this is the report so far", err=True
@@ -224,7 +221,7 @@ def _show(data: Data) -> Shown:
     )
     yield from show_reasons(data["reasons"])
     for token, number in data["rejected_by_reason"].items():
-        yield f"  rejected, {token}: {number}"
+        yield f"  rejected, {token}: {number}, the first: {data['rejected_first'][token]}"
     yield (
         f"offered {data['offered_per_s']:.2f}/s, served {_around(data['served_per_s'])}/s, "
         f"goodput {_around(data['goodput_per_s'])}/s, {data['tokens_per_s']:.0f} tokens/s"

@@ -100,7 +100,7 @@ class Replay:
             finished=self._finished,
         )
         self.waiting: dict[str, SimulatedRequest] = {}
-        self.reasons: dict[str, int] = {}
+        self.refusals: list[Reason] = []
         self.batch_cuts: list[Reason] = []
         self.num_evicted = self.num_plans = self.num_loads = 0
         self.marks: list[CounterSnapshot] = []
@@ -325,7 +325,7 @@ class Replay:
             case instructions.Reject(request_id=name, reason=reason):
                 simulated = self._end(name)
                 if self._environment.start_s <= simulated.request.at_s < self._environment.end_s:
-                    self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
+                    self.refusals.append(reason)
                 self.record.add(simulated, "rejected", now_s)
             case instructions.Replan():
                 self.num_plans += 1

@@ -8,6 +8,7 @@ marks; rates count what ended there.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -53,7 +54,8 @@ def report(replay: Replay, demand: Demand, *, seed: int) -> dict[str, Any]:
             "resumed": int((interrupted & served).sum()),
         },
         "reasons": [reason.to_dict() for reason in _smallest(replay.batch_cuts)],
-        "rejected_by_reason": dict(sorted(replay.reasons.items())),
+        "rejected_by_reason": dict(sorted(Counter(reason.token for reason in replay.refusals).items())),
+        "rejected_first": {reason.token: str(reason) for reason in reversed(replay.refusals)},
         "offered_per_s": float(came.sum()) / span_s,
         "served_per_s": _rate(ended, ends, span_s, rng),
         "goodput_per_s": _rate(ended & good, ends, span_s, rng),
