@@ -137,6 +137,13 @@ def test_a_requests_parts_follow_each_other_from_its_arrival_to_its_end(gaps, fi
     assert len(list(parsed(waterfall([request, request])).iter(f"{SVG}text"))) == 4 + 2 * 2
 
 
+def test_an_id_as_the_gateway_makes_them_is_cut_to_what_there_is_room_for():
+    """Digits are wider than letters are on average: eight pixels each."""
+    labels = parsed(waterfall([{"request_id": "cmpl-" + "0" * 32, "timeline": []}])).iter(f"{SVG}text")
+    [label] = [each for each in labels if (each.text or "").startswith("cmpl-")]
+    assert len(label.text) * 8 <= float(label.get("x"))
+
+
 def test_a_request_that_was_refused_or_waits_has_no_part():
     assert list(request_spans([{"rejected": {}}])) == []
     assert list(request_spans([])) == []

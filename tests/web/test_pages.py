@@ -22,6 +22,7 @@ from strata.cli.main import run
 from strata.control.client import Client
 from strata.history import History
 from strata.net.browser import SameOrigin, hosts_of
+from strata.units import show_count
 from strata.web.app import COOKIE, routes
 from strata.web.pages import PLACES
 from strata.web.sources import Sources
@@ -139,6 +140,14 @@ def test_a_history_that_is_broken_hides_nothing_that_other_sources_have(tmp_path
     assert "not a history strata can use" in answer.text
     beside = {"/": "No scheduler is shown", "/serving": "No gateway was named", "/host": "<h2>Roll-outs</h2>"}
     assert beside.get(path, "The scheduler&#39;s are missing") in answer.text
+
+
+def test_a_serving_plan_shows_what_keeps_the_goals_and_a_change_that_its_job_knows(site, answers):
+    shown, figures = site.ask("/plans/2").text, answers[1][1]["figures"]
+    assert f"{show_count(figures['requests_per_s'])} requests/s" in shown
+    assert f"({show_count(figures['goodput_per_s'])} within the goals)" in shown
+    assert 'placeholder="job.precision.weights=fp8 ' in shown
+    assert 'placeholder="job.minimize=cost ' in site.ask("/plans/1").text
 
 
 def test_of_many_alternatives_a_page_opens_with_few(site, answers):

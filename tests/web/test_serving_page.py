@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -55,6 +56,16 @@ def test_nodes_pipelines_and_requests_are_shown(site, gateway):
     assert "0 requests wait, 0 run." in answer.text
     assert f'href="/serving/requests/{newest(gateway)}"' in answer.text
     assert site.ask("/serving/now").text in answer.text
+
+
+def test_a_node_without_layers_is_not_shown_as_full(gateway, tmp_path):
+    answers = dict(gateway.answers)
+    status = json.loads(json.dumps(answers["/status"]))
+    [model] = status.values()
+    model["nodes"].append({"id": "idle", "running": 0, "others": 0, "slots": 0, "kv_tokens": 0, "load": 1.0})
+    idle = Recorded(answers=(*(answers | {"/status": status}).items(),))
+    shown = Site(Sources(tmp_path / "none.db", Client(NOBODY), gateway=idle)).ask("/serving").text
+    assert "<td>idle</td><td>0</td><td>0</td><td>0</td><td>-</td>" in shown
 
 
 def test_a_request_is_shown_with_where_it_went_and_what_that_was_chosen_over(site, gateway):

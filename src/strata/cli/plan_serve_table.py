@@ -89,8 +89,9 @@ def _figures(data: dict[str, Any]) -> Shown:
         f"({data['strategy']}, goal {data['goal']}): {show_count(figures['tokens_per_s'])} tokens/s, "
         f"decode {show_time(figures['decode_s'])}, TTFT {show_time(figures['ttft_s'])} "
         f"(means at {figures['batch']} sequences a step, no queue)",
-        f"at most {figures['requests_per_s']:.3g} requests/s of {job['prompt_tokens']}+{job['output_tokens']} "
-        f"tokens, {figures['goodput_per_s']:.3g} within the goals · trust: {figures['trust']}",
+        f"at most {show_count(figures['requests_per_s'])} requests/s of {job['prompt_tokens']}+"
+        f"{job['output_tokens']} tokens, {show_count(figures['goodput_per_s'])} within the goals · "
+        f"trust: {figures['trust']}",
         f"at {_reached(figures)} ({figures['efficiencies_trust']})",
     ]
     if figures.get("cost_usd_per_mtoken") is not None:

@@ -62,7 +62,7 @@ def waterfall(requests: Sequence[Mapping[str, Any]], *, standalone: bool = False
         x += 40 + 7 * len(kind)
     y += 24
     for name, spans in rows:
-        body.append(text(_LEFT - 8, y + 13, fitting(name, _LEFT - 16), "end"))
+        body.append(text(_LEFT - 8, y + 13, fitting(name, _LEFT - 40), "end"))
         for span in spans:
             width = (span.end_s - span.begin_s) * scale
             title = f"{span.kind}: {show_time(span.end_s - span.begin_s)}{span.where and f', {span.where}'}"
