@@ -48,7 +48,7 @@ def test_limits_have_defaults_and_units():
 
 
 @pytest.mark.parametrize(
-    "pair", ["help", "body_bytes", "body_bytes=0", "answer_s=-1", "connections=1.5", "answr_s=5", "head_s=x"]
+    "pair", ["body_bytes", "body_bytes=0", "answer_s=-1", "connections=1.5", "answr_s=5", "head_s=x"]
 )
 def test_what_is_no_limit_is_refused(pair):
     with pytest.raises(UsageError):
@@ -59,6 +59,13 @@ def test_the_limits_are_listed_with_what_they_are_by_default():
     with pytest.raises(UsageError, match=r"answer_s=600: for an answer to begin") as refusal:
         read_limits(("answr_s=5",))
     assert refusal.value.hint == "--limit answer_s=VALUE"
+
+
+def test_the_list_of_limits_is_an_answer_and_no_error(capsys):
+    assert run(["serve", "gateway", "--limit", "help"]) == 0
+    listed = capsys.readouterr()
+    assert "body_bytes=32MiB: largest body of a request" in listed.out
+    assert listed.err == ""
 
 
 def test_a_certificate_and_its_key_belong_together(tmp_path):

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import click
+
 from strata.errors import UsageError
 from strata.names import closest
 from strata.net.http import Limits
-from strata.units import parse
+from strata.units import parse, show_bytes
 
 TEXTS: Final[Mapping[str, str]] = {
     "body_bytes": "largest body of a request",
@@ -46,7 +48,10 @@ def read_limits(pairs: tuple[str, ...]) -> GatewayLimits:
     for pair in pairs:
         name, _, text = pair.partition("=")
         if name not in TEXTS:
-            every = "\n".join(f"  {key}={values[key]:g}: {text}" for key, text in TEXTS.items())
+            every = "\n".join(f"  {key}={_usual(key, values[key])}: {text}" for key, text in TEXTS.items())
+            if pair == "help":
+                click.echo(every)
+                raise click.exceptions.Exit(0)
             hint = f"--limit {closest(name, TEXTS) or 'answer_s'}=VALUE"
             raise UsageError(f"--limit {pair}: limits, and what they are by default, are\n{every}", hint=hint)
         value: float = int(text) if text.isdecimal() else 0
@@ -55,10 +60,16 @@ def read_limits(pairs: tuple[str, ...]) -> GatewayLimits:
         elif not value and name.endswith("_bytes"):
             value = int(parse(text, "bytes"))
         if value <= 0:
-            raise UsageError(f"--limit {pair}: {text!r} is not above 0", hint=f"--limit {name}={values[name]:g}")
+            raise UsageError(
+                f"--limit {pair}: {text!r} is not above 0", hint=f"--limit {name}={_usual(name, values[name])}"
+            )
         values[name] = value
     silence_s, max_attempts = values.pop("silence_s"), values.pop("max_attempts")
     return GatewayLimits(Limits(**values), silence_s, max_attempts)
+
+
+def _usual(name: str, value: float) -> str:
+    return show_bytes(value) if name.endswith("_bytes") else f"{value:g}"
 
 
 def read_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

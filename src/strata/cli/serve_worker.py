@@ -49,19 +49,9 @@ if TYPE_CHECKING:
 @click.option("--tls-key", type=PATH, help="Its key, PEM.")
 @click.option("--ca", type=PATH, help="Certificates to trust in gateway and nodes, besides the system's, PEM.")
 def worker(
-    gateway: str,
-    node_id: str,
-    bind: str,
-    advertise: str | None,
-    memory: str | None,
-    region: str,
-    device: str,
-    node_token_file: str | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    ca: Path | None,
-    **model_said: Any,
-) -> None:
+    gateway: str, node_id: str, bind: str, advertise: str | None, memory: str | None, region: str, device: str,
+    node_token_file: str | None, tls_cert: Path | None, tls_key: Path | None, ca: Path | None, **model_said: Any,
+) -> None:  # fmt: skip
     """Host the layers the gateway asks for, and pass activations on to the next worker.
 
     Gateway and workers must be given the same --model, a folder of the same files, of which a worker reads the

@@ -2,6 +2,7 @@
 
 import pytest
 
+from strata.errors import UsageError
 from strata.serving.tokens import encode
 from strata.serving.worker.holder import DecodeRow, Draw
 from strata.serving.worker.shape import Shape
@@ -181,3 +182,5 @@ def test_the_machine_is_measured():
     found = measure("cpu")
     assert min(found) > 0
     assert measure("cpu", 5e6).memory_bytes == 5e6
+    with pytest.raises(UsageError, match="--memory: 100000TiB is more than all memory here"):
+        measure("cpu", 1e5 * 2**40)

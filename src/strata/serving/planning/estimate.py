@@ -175,13 +175,8 @@ def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s:
     ):
         late = [value for value in reached if value > goal]
         if late:
-            data = {
-                "count": len(late),
-                "total": len(pipelines),
-                "figure": figure,
-                "reached": show_time(max(late)),
-                "asked": show_time(goal),
-            }
+            data = {"count": len(late), "total": len(pipelines), "figure": figure}
+            data |= {"reached": show_time(max(late)), "asked": show_time(goal)}
             reasons.append(Reason("goal-missed", data=data))
     if goodput_per_s < demand.rate_per_s:
         data = {"served": goodput_per_s, "asked": demand.rate_per_s}

@@ -249,8 +249,7 @@ def _granted(fleet: Fleet, job: ServingJob, plan: ServingPlan) -> Iterator[Reaso
         if free is not None and free < used:
             yield Reason("devices-in-use", subject=name, data={"used": used, "free": free})
     if 0 < job.model.context_limit < job.demand.kv_tokens:
-        data = {"limit": job.model.context_limit, "asked": job.demand.kv_tokens}
-        yield Reason("beyond-context", data=data)
+        yield Reason("beyond-context", data={"limit": job.model.context_limit, "asked": job.demand.kv_tokens})
 
 
 def _character(estimate: Estimate) -> Iterator[Reason]:

@@ -9,6 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from strata.errors import UsageError
+from strata.units import show_bytes
+
 MATRIX: Final = {"cpu": 1024, "cuda": 8192}
 COPIED_BYTES: Final = {"cpu": 2**26, "cuda": 2**30}
 REPEATS: Final = 3
@@ -25,9 +28,12 @@ class Hardware(NamedTuple):
 
 
 def measure(device: str, memory_bytes: float | None = None, *, dtype: str = "float32") -> Hardware:
-    """Return what the device does with layers of a precision; `memory_bytes` where it is said, not found."""
-    if memory_bytes is None:
-        memory_bytes = MEMORY_SHARE * _free_bytes(device)
+    """Return what the device does with layers of a precision; `memory_bytes` where said. Raises UsageError."""
+    free_bytes, all_bytes = _memory_bytes(device)
+    memory_bytes = MEMORY_SHARE * free_bytes if memory_bytes is None else memory_bytes
+    if memory_bytes > all_bytes:
+        text = f"--memory: {show_bytes(memory_bytes)} is more than all memory here ({show_bytes(all_bytes)})"
+        raise UsageError(text, hint="without --memory half of what is free")
     side = MATRIX[device]
     a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
@@ -52,9 +58,11 @@ def _best_s(work: Callable[[], Any], device: str) -> float:
     return best
 
 
-def _free_bytes(device: str) -> float:
+def _memory_bytes(device: str) -> tuple[float, float]:
+    """Return what is free of a device's memory, and all of it."""
     if device == "cuda":
-        return float(torch.cuda.mem_get_info()[0])
+        free_bytes, all_bytes = torch.cuda.mem_get_info()
+        return free_bytes, all_bytes
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    return 1024.0 * float(fields["MemAvailable"][0])
+    return 1024.0 * float(fields["MemAvailable"][0]), 1024.0 * float(fields["MemTotal"][0])
