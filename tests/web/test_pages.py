@@ -319,6 +319,14 @@ def test_what_if_plans_again_with_something_changed(site):
     assert "nothing" in refused.text
 
 
+def test_what_if_of_serving_says_what_keeps_the_goals_on_both_sides(site, answers):
+    body = {"settings": "job.demand.output=128"}
+    shown = site.ask("/plans/2/whatif", "POST", data=body, headers={"origin": "http://127.0.0.1:8480"}).text
+    kept = show_count(answers[1][1]["figures"]["goodput_per_s"])
+    assert f"<dt>within the goals</dt><dd>{kept}</dd>" in shown
+    assert shown.count("<dt>within the goals</dt>") == 2
+
+
 def test_decisions_are_searched_by_name_and_by_reason(site):
     everything = site.ask("/decisions").text
     assert everything.count('href="/plans/') == 4

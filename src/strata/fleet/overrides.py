@@ -152,8 +152,7 @@ def _read(text: str, fleet: Fleet, job: JobKeys[Any]) -> list[Override]:
     if kind not in kinds:
         raise UsageError(f"a path starts with link, domain or job{meant(kind, kinds, rest=False)}")
     if kind == "job":
-        section, _, key = rest.rpartition(".")
-        rest = key if section in job.sections else rest
+        rest = rest.rpartition(".")[2] if rest.rpartition(".")[0] in job.sections else rest
         if rest in job.fixed:
             raise UsageError(f"{rest!r} is what the layer table was computed from: edit the job file instead")
         return [Override(text, "", rest, _value(_key(rest, job.keys), rest, value, fleet))]

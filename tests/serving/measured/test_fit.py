@@ -64,6 +64,9 @@ def test_noise_is_not_fitted(measured):
 def test_a_fleet_of_two_pipelines_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"fleet\.yaml makes 2 pipelines, of LabCard"):
         pipeline(tmp_path, job(), FLEET.replace("num_gpus: 1", "num_gpus: 2"))
+    other = "  - {name: h, accelerator: H100-SXM5-80GB, num_gpus: 1, gpus_per_node: 1}\n"
+    with pytest.raises(UsageError, match="makes 2 pipelines, of H100-SXM5-80GB, LabCard"):
+        pipeline(tmp_path, job(), FLEET + other)
 
 
 def test_a_fleet_that_does_not_hold_the_model_is_infeasible(tmp_path):

@@ -25,7 +25,8 @@ class MeasuredPipeline:
             why = "; ".join(map(str, allocation.reasons)) or "there are no nodes"
             raise Infeasible(f"{job.name} cannot be served on {source}: {why}")
         self.stages: Pipeline = allocation.pipelines[0]
-        kinds = {node.accelerator for node in self.nodes if node.node_id in {s.node_id for s in self.stages}}
+        used = {stage.node_id for stages in allocation.pipelines for stage in stages}
+        kinds = {node.accelerator for node in self.nodes if node.node_id in used}
         if len(allocation.pipelines) > 1 or len(kinds) > 1:
             text = f"{source} makes {len(allocation.pipelines)} pipelines, of {', '.join(sorted(kinds))}"
             hint = "the nodes of one pipeline, with one kind of accelerator, and a log of its requests"
