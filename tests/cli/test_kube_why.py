@@ -263,3 +263,23 @@ def test_what_was_decided_of_a_job_of_that_name_is_not_asked(written, manifest):
 def test_a_file_that_cannot_be_asked_about_says_why(written, manifest, text, message, capsys):
     assert run_cli(["kube", "why", "-f", manifest(text), "--snapshot", written()]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("acu",), ("why", "job/train")])
+def test_nodes_with_accelerators_that_no_agent_reported_are_named(tmp_path, command):
+    path = tmp_path / "cluster.json"
+    bare = [each for each in BASE if each["kind"] != "ComputeNode"]
+    path.write_text(json.dumps([*bare, job("train", devices=1)]))
+    result = CliRunner().invoke(cli, ["kube", *command, "--snapshot", str(path)], catch_exceptions=False)
+    assert (
+        "warning: 3 nodes have accelerators but no ComputeNode, which strata's agent writes (docs/cluster.md); "
+        "left out: n0, n1, n2\n"
+    ) in result.stderr
+
+
+def test_a_snapshot_without_nodes_is_not_silently_an_empty_cluster(tmp_path):
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps([job("train")]))
+    result = CliRunner().invoke(cli, ["kube", "acu", "--snapshot", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.stderr == f"warning: {path} has no Node\n"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from strata.names import first_of
 
 if TYPE_CHECKING:
     from strata.cluster.cache.cache import ClusterCache
     from strata.cluster.cache.gather import Objects
+
+_MOST_NAMES: Final = 8
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,7 +45,7 @@ def look(
 ) -> tuple[ClusterCache, Objects]:
     """Return what matters of a cluster, `after` what becomes of it. Raises MissingPart, ApiFailed, BadFile."""
     from strata.cluster.api.profile_schema import bundled_profiles
-    from strata.cluster.cache.gather import cache_of, from_files, from_server
+    from strata.cluster.cache.gather import cache_of, from_files, from_server, unseen
 
     if snapshots:
         objects = from_files(snapshots)
@@ -54,4 +58,13 @@ def look(
     cache = cache_of(objects, bundled_profiles())
     for where, fault in cache.faults.items():
         click.echo(f"warning: {where} is left out: {fault}", err=True)
+    if not cache.nodes:
+        click.echo(f"warning: {', '.join(snapshots) or 'the cluster'} has no Node", err=True)
+    if names := unseen(cache):
+        count = f"{len(names)} {'node has' if len(names) == 1 else 'nodes have'} accelerators"
+        click.echo(
+            f"warning: {count} but no ComputeNode, which strata's agent writes (docs/cluster.md); left out: "
+            f"{first_of(names, _MOST_NAMES)}",
+            err=True,
+        )
     return cache, objects

@@ -60,6 +60,24 @@ def test_every_resource_that_is_short_is_named():
     )
 
 
+def test_a_node_without_the_vendors_device_plugin_is_told_from_a_busy_one():
+    bare = replace(host("a"), allocatable={"cpu": 64000, "memory": 512 * GIB, "pods": 110})
+    decision = decided(claim(1, requests=requests(cpu=1)), bare)
+    assert [reason.token for reason in decision.reasons] == ["gang-fits-nowhere", "cluster-too-small"]
+    assert reasons_of(decision) == {"a": ["nvidia.com/gpu: a pod needs 1, but the node has 0 in all"]}
+
+
+def test_what_a_node_never_has_is_told_from_what_it_has_not_now():
+    decision = decided(claim(1, requests=requests(cpu=100)), host("a", cpu=64))
+    assert reasons_of(decision) == {"a": ["cpu: a pod needs 100, but the node has 64 in all"]}
+
+
+def test_the_number_of_pods_is_not_something_to_ask_less_of():
+    full = host("a", pods=4, used=PodRequests({"pods": 4}))
+    decision = decided(claim(1, requests=PodRequests({"pods": 1})), full)
+    assert [reason.token for reason in decision.reasons] == ["gang-fits-nowhere", "needs-free-devices"]
+
+
 def test_the_pods_of_a_gang_count_together():
     asked = claim(1, 4, requests=requests(cpu=20))
     nodes = [host("a", cpu=64), host("b", cpu=32)]
@@ -88,13 +106,13 @@ def test_a_device_plugin_that_offers_nothing_gets_no_pod():
     bare = replace(host("a"), allocatable={"cpu": 64000, "memory": 512 * GIB, "pods": 110})
     decision = decided(claim(1, requests=requests(cpu=1)), bare)
     assert decision.choice is None
-    assert "nvidia.com/gpu: a pod requests 1, but only 0 of 0 is left" in str(decision.alternatives[0].reasons[0])
+    assert "nvidia.com/gpu: a pod needs 1, but the node has 0 in all" in str(decision.alternatives[0].reasons[0])
 
 
 def test_a_resource_no_node_has_keeps_a_pod_waiting_and_is_named():
     asked = claim(1, requests=requests(cpu=1, **{"rdma/hca": 1}))
     decision = decided(asked, host("a"))
-    assert "rdma/hca: a pod requests 1, but only 0 of 0 is left" in str(decision.alternatives[0].reasons[0])
+    assert "rdma/hca: a pod needs 1, but the node has 0 in all" in str(decision.alternatives[0].reasons[0])
     assert decided(replace(asked), node("unknown")).choice is not None, "of a node nobody knows, nothing counts"
 
 

@@ -268,6 +268,30 @@ def test_sick_devices_are_not_used():
     assert tokens(claim(8), node("a", sick=(0,)))[1] == {"a": ["devices-unhealthy"]}
 
 
+def test_a_sick_device_is_not_the_reason_where_the_others_are_busy():
+    held = node("a", count=4, busy=(0, 1, 2, 3), sick=(3,))
+    assert tokens(claim(1), held)[1] == {"a": ["devices-busy"]}
+    (alternative,) = decide(
+        cluster(node("a", count=4, busy=(0, 1, 2), sick=(3,))), claim(1), PROFILES
+    ).alternatives
+    assert str(alternative.reasons[0]) == (
+        "a: 1 of 4 devices are below health 0.5 and 0 of the others are free, but a pod needs 1"
+    )
+
+
+def test_a_node_that_is_too_small_for_a_pod_is_not_called_busy():
+    reasons, nodes = tokens(claim(9, 4), node("a"), node("b", busy=(0,)))
+    assert nodes == {"a": ["request-exceeds-node"], "b": ["request-exceeds-node"]}
+    assert reasons == ["gang-fits-nowhere", "cluster-too-small"]
+    assert tokens(claim(8), node("a", busy=(0,)))[0] == ["gang-fits-nowhere", "needs-free-devices"]
+
+
+def test_waiting_is_not_advised_where_only_repair_or_a_label_helps():
+    assert tokens(claim(8), node("a", sick=(0,)))[0] == ["gang-fits-nowhere", "cluster-too-small"]
+    chosen = tuple(replace(p, node_selector={"pool": "train"}) for p in PROFILES)
+    assert tokens(claim(), node("a"), profiles=chosen)[0] == ["gang-fits-nowhere", "cluster-too-small"]
+
+
 def test_nan_health_is_not_well():
     base = node("a")
     bad = replace(base.fingerprint.devices[0], health=float("nan"))
@@ -288,6 +312,13 @@ def test_closed_nodes_are_named_and_what_they_could_do():
     reasons, nodes = tokens(claim(), node("a", is_schedulable=False), node("none", count=0))
     assert reasons == ["gang-fits-nowhere", "fits-if"]
     assert nodes == {"a": ["node-closed"], "none": ["no-devices"]}
+
+
+def test_taints_are_what_to_change_where_every_node_has_some():
+    decision = decide(cluster(node("a", taints=("team=x:NoSchedule",))), claim(), PROFILES)
+    assert [str(reason) for reason in decision.reasons[1:]] == [
+        "job: fits on 1 nodes with A100-SXM4-80GB if every closed or tainted node is open to it"
+    ]
 
 
 def test_node_selectors_choose_nodes():
@@ -311,6 +342,15 @@ def test_a_better_card_that_has_no_room_for_the_gang_does_not_seem_to_score_lowe
     assert decision.choice is not None
     assert {pod.node for pod in decision.choice.pods} == {"n1"}
     assert [reason.token for reason in decision.alternatives[0].reasons] == ["room-for-fewer"]
+
+
+def test_the_node_that_is_offered_does_not_seem_to_have_too_little_room():
+    asked = claim(1, 4, accelerator=A100, substitution="ask")
+    decision = decide(cluster(node("n0", A100, 4, busy=(0, 1)), node("n1", B3), node("n2", B3)), asked, PROFILES)
+    said = {each.name: [reason.token for reason in each.reasons] for each in decision.alternatives[1:]}
+    offered = decision.alternatives[0].choice.nodes
+    assert said.pop(*offered) == ["substitution-wanted"]
+    assert said == {"n0": ["room-for-fewer"], ({"n1", "n2"} - set(offered)).pop(): ["scores-lower"]}
 
 
 def test_an_empty_cluster_is_an_answer():

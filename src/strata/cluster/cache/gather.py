@@ -19,6 +19,7 @@ from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.errors import BadFile, Fault
 from strata.files import read_document, read_json, read_text
+from strata.fleet.vendor_resources import is_accelerator
 
 Objects = Mapping[ObjectKind, Sequence[Object]]
 """All objects of the kinds that matter; a kind the cluster does not have is empty."""
@@ -121,6 +122,16 @@ def cache_of(objects: Objects, profiles: Sequence[RuntimeProfile]) -> ClusterCac
     for kind in WATCHED:
         cache.listed(kind, objects[kind])
     return cache
+
+
+def unseen(cache: ClusterCache) -> list[str]:
+    """Return the nodes whose device plugins count accelerators, but of which no ComputeNode says what they are."""
+    counts = {name: (node.get("status") or {}).get("allocatable") or {} for name, node in cache.nodes.items()}
+    return [
+        name
+        for name in sorted(counts.keys() - cache.compute_nodes.keys())
+        if any(is_accelerator(resource) and str(count) != "0" for resource, count in counts[name].items())
+    ]
 
 
 def _sorted_in(objects: dict[ObjectKind, list[Object]], data: Any, path: str, under: str) -> list[Fault]:

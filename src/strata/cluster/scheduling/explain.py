@@ -17,7 +17,7 @@ from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import PodDemand
 from strata.cluster.scheduling.eligibility import unlabelled, untolerated
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
-from strata.cluster.scheduling.host import NOTHING, PodRequests, show_amount
+from strata.cluster.scheduling.host import PodRequests, show_amount
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import NodeState, Placement
 from strata.decision import Alternative, Decision, Reason, Trust, digest, worst
@@ -96,7 +96,8 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
     """Yield every node that was not chosen, and why."""
     index, claim, choice = evaluation.index, evaluation.claim, evaluation.choice
     chosen = {pod.node for pod in choice.placement.pods} if choice.placement else set()
-    best = choice.placement.score if choice.placement else 0.0
+    offered = {pod.node for pod in choice.offer.pods} if choice.offer else set()
+    best = placed.score if (placed := choice.placement or choice.offer) else 0.0
     refused = {refusal.model: refusal.reason for refusal in choice.refusals}
     room: dict[int, int] = {}
     has_devices: dict[int, bool] = {}
@@ -123,7 +124,9 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
                 reasons.append(replace(refused[model], subject=node.name))
             elif room[row] == 0:
                 reasons += _full(index, row, claim, demand_of[model], has_devices=has_devices[row])
-            elif choice.placement is None or (single[row] > best and room[row] < claim.pods):
+            elif node.name in offered and choice.offer and model == choice.offer.model:
+                reasons.append(replace(why_waiting(evaluation), subject=node.name))
+            elif placed is None or (room[row] < claim.pods and (choice.offer or single[row] > best)):
                 data = {"room": room[row], "pods": claim.pods, "level": claim.group_level or "any"}
                 reasons.append(Reason("room-for-fewer", node.name, data))
             else:
@@ -147,21 +150,23 @@ def _full(index: Index, row: int, claim: Claim, demand: PodDemand, *, has_device
         return
     if not has_devices:
         yield _without_devices(index, row, demand)
-    for data in _shortages(node, demand.requests):
-        if has_devices or data["resource"] != demand.profile.resource:
-            yield Reason("node-resources-busy", node.name, data)
+    for reason in _shortages(node, demand.requests):
+        if has_devices or reason.data["resource"] != demand.profile.resource:
+            yield reason
 
 
-def _shortages(node: NodeState, requests: PodRequests) -> Iterator[dict[str, str]]:
-    """Yield what a node has too little of for one pod: resource, need, free, total."""
+def _shortages(node: NodeState, requests: PodRequests) -> Iterator[Reason]:
+    """Yield what a node has too little of for one pod, in all or now."""
     for name, amount in requests.amounts.items() if node.allocatable is not None else ():
         total = (node.allocatable or {}).get(name, 0)
         free = max(0, total - node.requested.amounts.get(name, 0))
         if amount > free:
             need, left, whole = (show_amount(name, value) for value in (amount, free, total))
-            yield {"resource": name, "need": need, "free": left, "total": whole}
+            data = {"resource": name, "need": need, "free": left, "total": whole}
+            yield Reason("request-exceeds-node" if amount > total else "node-resources-busy", node.name, data)
     for port in sorted(requests.ports & node.requested.ports):
-        yield {"resource": f"host port {port}", "need": "1", "free": "0", "total": "1"}
+        data = {"resource": f"host port {port}", "need": "1", "free": "0", "total": "1"}
+        yield Reason("node-resources-busy", node.name, data)
 
 
 def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
@@ -178,11 +183,22 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
             "most_share": float(index.free_share[row][there].max()) if there.any() else 0.0,
         }
         return Reason("fraction-busy", node.name, data)
+    if demand.devices > total:
+        return Reason(
+            "request-exceeds-node", node.name, {"resource": demand.model, "need": demand.devices, "total": total}
+        )
     free = kind.free.bit_count()
-    if unwell and free + unwell >= demand.devices:
-        data = {"unwell": unwell, "total": total, "limit": index.min_health, "need": demand.devices}
-        return Reason("devices-unhealthy", node.name, data)
-    return Reason("devices-busy", node.name, {"free": free, "total": total, "need": demand.devices})
+    data = {"free": free, "total": total, "need": demand.devices}
+    if total - unwell < demand.devices or free + _idle_unwell(index, row) >= demand.devices:
+        return Reason("devices-unhealthy", node.name, {**data, "unwell": unwell, "limit": index.min_health})
+    return Reason("devices-busy", node.name, data)
+
+
+def _idle_unwell(index: Index, row: int) -> int:
+    """Return how many devices of a row nobody holds that are not well."""
+    node, usable = index.nodes[index.rows[row].node], index.kinds.kinds[index.kind[row]].usable
+    places = enumerate(index.rows[row].devices)
+    return sum(not usable >> bit & 1 and node.free_share[place] >= 1.0 for bit, place in places)
 
 
 def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
@@ -203,13 +219,10 @@ def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
         try_(replace(claim, substitution="allow"), "substitution", "allow")
     if claim.requests.amounts:
         reasons += _smaller_requests(evaluation)
-    closed = ~index.is_open | (index.taint_set != _clean(index))
-    if closed.any():
-        opened = replace(
-            index, is_open=np.ones_like(index.is_open), taint_set=np.full_like(index.taint_set, _clean(index))
-        )
-        if _clean(index) >= 0:
-            try_(claim, "closed and tainted nodes", "used", on=opened)
+    if not index.is_open.all() or any(index.taint_sets):
+        is_open, none = np.ones_like(index.is_open), np.zeros_like(index.taint_set)
+        opened = replace(index, is_open=is_open, taint_set=none, taint_sets=((),))
+        try_(claim, "every closed or tainted node", "open to it", on=opened)
     if claim.pods > 1:
         low, high = 0, claim.pods
         while high - low > 1:
@@ -219,9 +232,13 @@ def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
         if low:
             reasons.append(Reason("fits-fewer-pods", claim.name, {"pods": low, "asked": claim.pods}))
     if not reasons and choice.demands:
-        fewest = min(choice.demands, key=lambda demand: (demand.devices, demand.model))
-        data = {"count": fewest.devices * claim.pods, "model": fewest.model, "pods": claim.pods}
-        reasons.append(Reason("needs-free-devices", claim.name, data))
+        portless = replace(claim, requests=PodRequests(claim.requests.amounts))
+        alone = evaluate(index.emptied(), portless, profiles).choice
+        if place := alone.placement or alone.offer:
+            data = {"count": place.devices_per_pod * claim.pods, "model": place.model, "pods": claim.pods}
+            reasons.append(Reason("needs-free-devices", claim.name, data))
+        else:
+            reasons.append(Reason("cluster-too-small", claim.name, {"nodes": len(index.nodes)}))
     return tuple(reasons)
 
 
@@ -240,7 +257,8 @@ def _smaller_requests(evaluation: Evaluation) -> Iterator[Reason]:
         data = {"what": what, "value": value, "model": placement.model, "nodes": len(placement.nodes)}
         return Reason("fits-if", claim.name, data)
 
-    if (without := placed(NOTHING)) is None:
+    least = {name: amount if name == "pods" else 0 for name, amount in amounts.items()}
+    if (without := placed(PodRequests(least))) is None:
         return
     is_explained = False
     for name, amount in amounts.items():
@@ -262,10 +280,6 @@ def _smaller_requests(evaluation: Evaluation) -> Iterator[Reason]:
     if claim.requests.ports and (placement := placed(PodRequests(amounts))) is not None:
         yield fits_if(placement, f"host port {', '.join(sorted(claim.requests.ports))}", "not asked for")
     elif not is_explained:
-        whole = ", ".join(f"{show_amount(name, amount)} {name}" for name, amount in amounts.items() if amount)
-        yield fits_if(without, f"what a pod requests ({whole})", "less")
-
-
-def _clean(index: Index) -> int:
-    """Return the number of the empty set of taints, -1 where every node has some."""
-    return index.taint_sets.index(()) if () in index.taint_sets else -1
+        some = ((name, amount) for name, amount in amounts.items() if amount and name != "pods")
+        if whole := ", ".join(f"{show_amount(name, amount)} {name}" for name, amount in some):
+            yield fits_if(without, f"what a pod requests ({whole})", "less")

@@ -122,7 +122,7 @@ class Index:
         resources = {name: column for column, name in enumerate(names)}
         unrequested = np.zeros((len(resources) + 1, len(nodes)), dtype=np.int64)
         for number, node in enumerate(nodes):
-            unrequested[:, number] = _unrequested(node, resources)
+            unrequested[:, number] = _unrequested(node.allocatable, node.requested.amounts, resources)
         return Index(
             nodes=nodes,
             node_number={node.name: number for number, node in enumerate(nodes)},
@@ -163,7 +163,7 @@ class Index:
             if number is None or not is_same or not self.resources.keys() >= (node.allocatable or {}).keys():
                 raise ValueError(f"node {node.name} is new or built otherwise; build the index again")
             nodes[number] = node
-            unrequested[:, number] = _unrequested(node, self.resources)
+            unrequested[:, number] = _unrequested(node.allocatable, node.requested.amounts, self.resources)
             if node.taints not in taint_sets:
                 taint_sets.append(node.taints)
             for r in self.rows_of_node[number]:
@@ -180,6 +180,18 @@ class Index:
             free_bytes=free_bytes,
             free_share=free_share,
             unrequested=unrequested,
+        )
+
+    def emptied(self) -> Index:
+        """Return the index after all pods have left; their host ports apart."""
+        whole = [self.kinds.number(kind._replace(free=kind.usable)) for kind in tuple(self.kinds.kinds)]
+        is_well = self.free_share >= 0
+        return replace(
+            self,
+            kind=np.array(whole, dtype=np.int64)[self.kind],
+            free_bytes=np.where(is_well, self.sizes, -1.0),
+            free_share=np.where(is_well, 1.0, -1.0),
+            unrequested=np.array([_unrequested(node.allocatable, {}, self.resources) for node in self.nodes]).T,
         )
 
     def level_of(self, rows: Collection[int]) -> str:
@@ -275,11 +287,12 @@ def _changed(index: Index, placement: Placement, *, sign: int) -> list[NodeState
     ]
 
 
-def _unrequested(node: NodeState, resources: Mapping[str, int]) -> list[int]:
-    if node.allocatable is None:
+def _unrequested(
+    there: Mapping[str, int] | None, requested: Mapping[str, int], resources: Mapping[str, int]
+) -> list[int]:
+    if there is None:
         return [UNLIMITED] * (len(resources) + 1)
-    amounts = node.requested.amounts
-    return [*(node.allocatable.get(name, 0) - amounts.get(name, 0) for name in resources), 0]
+    return [*(there.get(name, 0) - requested.get(name, 0) for name in resources), 0]
 
 
 def _middle(cards: list[Accelerator | None]) -> Accelerator | None:
