@@ -101,4 +101,4 @@ def _show(data: dict[str, Any]) -> Shown:
     else:
         yield "no rank of a job is on these hosts"
     if data["left_out"]:
-        yield Line(f"left out, without run-queue delays: {', '.join(data['left_out'])}", is_whole=True)
+        yield Line(f"left out, silent or without run-queue delays: {', '.join(data['left_out'])}", is_whole=True)

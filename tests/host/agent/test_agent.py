@@ -139,6 +139,18 @@ def test_steps_are_read_from_where_the_program_reports_them(box):
     assert watch.steps() == {("ads-7", "3"): 41}
 
 
+def test_each_look_says_when_it_was_and_reads_the_steps_of_that_moment(box):
+    watch = ThreadWatch(box)
+    metrics = HostAgentMetrics(watch)
+    agent = HostAgent(watch, metrics, CacheMisses([]), root=box)
+    for now_s, step in ((3.0, 40), (5.0, 41)):
+        (box / "proc/4000/root/progress.jsonl").write_text(f'{{"step": {step}}}\n')
+        agent.tick(now_s=now_s)
+        page = render(metrics.registry)
+        assert f"strata_host_looked_seconds {now_s}\n" in page
+        assert f'strata_host_step{{job_name="ads-7",rank="3"}} {step}.0\n' in page
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "missing"])
 def test_a_progress_file_that_is_none_is_not_read(tmp_path, kind):
     path = tmp_path / "root/progress"

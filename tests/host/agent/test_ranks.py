@@ -55,6 +55,17 @@ def test_without_an_accelerator_threads_of_no_pool_count_beside_those_that_watch
         assert (delay.waited_s, delay.pool) == (waited_s, pool)
 
 
+def test_hosts_whose_agents_looked_at_different_moments_are_compared_over_the_same_time():
+    """Both wait half of the time; one agent had taken six looks between the pages, the other five."""
+    before, after = [], []
+    for host, looks in (("a", 5), ("b", 6)):
+        for pages, at_s, looked_s, waited_s in ((before, 0.0, 0.0, 1.0), (after, 10.0, 2.0 * looks, 1.0 + looks)):
+            text = f'{DELAY}{{job_name="j",pool="none",rank="{host}"}} {waited_s}\n'
+            pages.append(AgentPage.of(host, f"strata_host_looked_seconds {looked_s}\n{text}", at_s=at_s))
+    (delay,) = job_delays(before, after)
+    assert (delay.worst.waited_s, delay.beyond_s) == (5.0, 0.0)
+
+
 def test_the_thread_that_waits_most_is_named():
     text = 'strata_host_longest_wait_ratio{job_name="a",rank="1",tid="7",thread="python"} 0.9\n'
     text += f'{DELAY}{{job_name="a",pool="none",rank="1"}} 3\n{DELAY}{{job_name="a",pool="none",rank="2"}} 1\n'

@@ -19,7 +19,7 @@ RECORD_S: Final = 10
 KEPT: Final = 10
 """Reports in the folder; the oldest go."""
 SLOW_LOOKS: Final = 15
-"""Looks between two readings of cgroups and steps, which cost a file each."""
+"""Looks between two readings of jobs' cgroups."""
 
 
 class HostAgent:
@@ -44,9 +44,10 @@ class HostAgent:
         """Take one look, and a trace where it is time for one."""
         watch, metrics = self._watch, self._metrics
         watch.look()
+        metrics.looked_s, metrics.steps = now_s, watch.steps()
         metrics.reading, metrics.misses = read_machine(self._root), self._misses.read()
         if self._looks % SLOW_LOOKS == 0:
-            metrics.throttled, metrics.steps = self._throttled(), watch.steps()
+            metrics.throttled = self._throttled()
         seconds = max(now_s - self._looked_s, 1e-3)
         metrics.busiest = watch.busiest(seconds=seconds) if self._looks else {}
         metrics.waits = watch.longest_waits(seconds=seconds) if self._looks else {}

@@ -15,11 +15,12 @@ _Row = tuple[str, str, tuple[str, ...], Callable[[], Values]]
 
 
 class HostAgentMetrics:
-    """The registry; `reading`, `misses`, `throttled`, `steps`, `busiest` and `waits` are set after each look."""
+    """The registry; `reading`, `looked_s` and what stands below it are set after each look."""
 
     def __init__(self, watch: ThreadWatch) -> None:
         self.registry = Registry()
         self.reading = MachineReading()
+        self.looked_s = 0.0
         self.misses: int | None = None
         self.throttled: dict[str, float] = {}
         self.steps: dict[tuple[str, str], int] = {}
@@ -45,6 +46,8 @@ class HostAgentMetrics:
                lambda: {key: each.ran_s for key, each in watch.times.items() if watch.has_schedstat})
         yield ("threads", "Threads there are, by job, rank and pool.", of,
                lambda: {key: float(each.threads) for key, each in watch.times.items()})
+        yield ("looked_seconds", "When threads were last looked at, by this machine's monotonic clock.", (),
+               lambda: {(): self.looked_s})
         yield ("threads_unwatched", "Threads beyond the most that are watched.", (),
                lambda: {(): float(watch.num_unwatched)})
         yield ("has_schedstat", "Whether this kernel counts run-queue delays.", (),

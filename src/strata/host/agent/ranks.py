@@ -21,6 +21,7 @@ _DELAY: Final = "strata_host_run_queue_delay_seconds_total"
 _STEP: Final = "strata_host_step"
 _BUSIEST: Final = "strata_host_busiest_cpus"
 _LONGEST: Final = "strata_host_longest_wait_ratio"
+_LOOKED: Final = ("strata_host_looked_seconds", ())
 _NEEDED: Final = (_DELAY,)
 _CRITICAL: Final[frozenset[str]] = frozenset(CRITICAL)
 _LAUNCH: Final = "kernel-launch"
@@ -105,9 +106,15 @@ def without_delays(pages: Iterable[AgentPage]) -> tuple[str, ...]:
 
 
 def rank_delays(before: AgentPage, after: AgentPage) -> tuple[RankDelay, ...]:
-    """Return what the ranks on a host waited between two pages; an agent that began anew counts from there."""
+    """Return what the ranks on a host waited between two pages; an agent that began anew counts from there.
+
+    Agents look every two seconds, so that the looks of two pages lie nearer or farther apart than these: what was
+    waited from look to look is brought to the time between the pages, as on all other hosts.
+    """
     waited: dict[tuple[str, str], dict[str, float]] = {}
     old = before.values
+    looked_s = after.values.get(_LOOKED, 0.0) - old.get(_LOOKED, after.values.get(_LOOKED, 0.0))
+    scale = (after.at_s - before.at_s) / looked_s if looked_s > 0 else 1.0
     for labels, value in after.named(_DELAY):
         job, rank, pool = labels.get("job_name", ""), labels.get("rank", ""), labels.get("pool", "")
         if not job:
@@ -121,7 +128,7 @@ def rank_delays(before: AgentPage, after: AgentPage) -> tuple[RankDelay, ...]:
         step, was_step = _step(after, job, rank), _step(before, job, rank)
         steps = step - was_step if step is not None and was_step is not None and step >= was_step else None
         most = max(critical, key=critical.__getitem__)
-        waited_s, thread = sum(critical.values()), _thread(after, job, rank)
+        waited_s, thread = scale * sum(critical.values()), _thread(after, job, rank)
         ranks.append(RankDelay(job, rank, after.host, waited_s, most, step, steps, thread))
     return tuple(ranks)
 
