@@ -100,7 +100,7 @@ def test_who_comes_second_joins(folder):
 
 def test_who_asks_for_other_limits_is_told_both(folder):
     first = take(folder, "shared", ASKED)
-    with pytest.raises(UsageError, match=r"67108864 bytes of every device.*30 % of the cores of device 1"):
+    with pytest.raises(UsageError, match=r"64MiB \(67,108,864 bytes\) of every device.*30 % of the cores of device 1"):
         take(folder, "shared", QuotaLimits(None, 0.3, 1))
     os.close(first)
     assert names(folder) == ["shared"]
@@ -129,6 +129,14 @@ def test_slices_that_are_over_are_cleared_away_and_nothing_else(folder):
     assert names(folder) == ["garbage", "kept", "new"]
     assert (folder / "notes.txt").exists()
     os.close(kept)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, 4096])
+def test_what_a_run_that_was_killed_left_unfinished_is_cleared_away(folder, num_bytes):
+    ledger_of(folder, "cut").write_bytes(bytes(num_bytes))
+    assert visible_ledgers({"XDG_RUNTIME_DIR": str(folder.parent.parent)}, user=1) == []
+    os.close(take(folder, "cut", ASKED))
+    assert read_limits(ledger_of(folder, "cut")) == ASKED
 
 
 def test_the_lock_is_that_of_the_open_file_so_a_copy_of_it_holds_on(folder):

@@ -140,7 +140,9 @@ def _read(path: Path) -> tuple[bytes, QuotaLimits | None, int, frozenset[int]]:
         with os.fdopen(opened, "rb") as file:
             if not stat.S_ISREG(os.fstat(opened).st_mode):
                 raise UsageError(f"{path}: not a slice ledger: it is not a file")
-            data = file.read(SIZE + 1) or bytes(SIZE)  # nothing: one that is just being made
+            data = file.read(SIZE + 1)
+            if not any(data[: _HEADER.size]):  # one that is just being made, or whose maker was killed meanwhile
+                data = data.ljust(SIZE, b"\0")
             slots = _slots(data, path)
             taken = [slot for slot in range(slots) if data[_OWNERS_AT + 8 * slot] & 3]
             return data, _note(data), slots, frozenset(slot for slot in taken if _is_locked(file.fileno(), slot))

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from strata import units
 from strata.errors import UsageError
 from strata.fleet.ledger import count_processes, new_ledger, read_limits
 from strata.fleet.slices import LEDGER, QuotaLimits
@@ -148,7 +149,8 @@ def _is_over(path: Path) -> bool:
 
 
 def _shown(limits: QuotaLimits) -> str:
-    memory = "" if limits.memory_bytes is None else f"{limits.memory_bytes} bytes"
+    size = limits.memory_bytes
+    memory = "" if size is None else f"{units.show_bytes(size)} ({size:,} bytes)"
     cores = "" if limits.cores_share is None else f"{100 * limits.cores_share:.0f} % of the cores"
     where = "every device" if limits.device is None else f"device {limits.device}"
     return f"{' and '.join(filter(None, (memory, cores)))} of {where}"
