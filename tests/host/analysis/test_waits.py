@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.host.analysis.report import report_of, verdict
 from strata.host.analysis.run_queue_delays import Cause, switch_outs
 from strata.host.analysis.view import TraceView
 from strata.host.trace.events import EventKind, TaskState, Trace
 from strata.host.trace.read import read_trace
-from tests import SHARED
+from tests import ROOT, SHARED
 from tests.host.traces import IDLE, Text
 from tests.support.laws import examples
 
@@ -37,6 +38,15 @@ def waits(of: TraceView, name: str) -> list[tuple[str, float, float]]:
         (Cause(of.delays.cause[i]).name.lower(), of.delays.start_ns[i] / 1e6, of.delays.length_ns[i] / 1e6)
         for i in mine
     ]
+
+
+def test_a_report_of_fewer_threads_says_the_same_of_those_it_has():
+    of = TraceView(read_trace(ROOT / "examples/host/trace.txt.gz"))
+    whole = report_of(of)
+    for top in range(1, len(whole.threads)):
+        some = report_of(of, top=top)
+        assert some.threads == whole.threads[:top]
+        assert verdict(some) == verdict(whole)
 
 
 def test_a_wait_lasts_from_the_wakeup_to_the_switch(tmp_path):

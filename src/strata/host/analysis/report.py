@@ -209,9 +209,9 @@ def _threads(view: TraceView, tasks: NDArray[np.intp]) -> Iterator[ThreadReport]
 
 def _culprits(view: TraceView, tasks: NDArray[np.intp]) -> Iterator[dict[str, float]]:
     """Yield who had the CPU during the waits of each thread that were over [ms], in order of their importance."""
-    rank = np.zeros(len(view.tasks), np.int64)
+    rank = np.full(len(view.tasks), -1)
     rank[tasks] = np.arange(len(tasks))
-    over = np.flatnonzero(view.delays.is_over)
+    over = np.flatnonzero(view.delays.is_over & (rank[view.delays.task] >= 0))
     over = over[np.argsort(rank[view.delays.task[over]], kind="stable")]
     group, culprit, ns = view.attribution.shares(over, rank[view.delays.task[over]])
     edges = np.searchsorted(group, np.arange(len(tasks) + 1)).tolist()
