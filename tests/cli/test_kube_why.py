@@ -187,7 +187,7 @@ def test_lines_fit_80_columns_and_many_nodes_are_counted(written):
         (["job/trian"], "try: train, which is there"),
         (["job/train", "-n", "other"], "try: --namespace default"),
         (["deployment/x"], "is not a kind that strata places"),
-        (["job/empty"], "asks for nothing"),
+        (["job/empty"], "asks for nothing: no amount of ours, no vendor's resource"),
     ],
 )
 def test_what_cannot_be_answered_is_the_users_to_correct(written, capsys, arguments, said):

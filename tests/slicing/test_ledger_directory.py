@@ -100,7 +100,7 @@ def test_who_comes_second_joins(folder):
 
 def test_who_asks_for_other_limits_is_told_both(folder):
     first = take(folder, "shared", ASKED)
-    with pytest.raises(UsageError, match=r"64MiB \(67,108,864 bytes\) of every device.*30 % of the cores of device 1"):
+    with pytest.raises(UsageError, match=r"64MiB \(67,108,864 bytes\) of every device.*30 % of the cores"):
         take(folder, "shared", QuotaLimits(None, 0.3, 1))
     os.close(first)
     assert names(folder) == ["shared"]

@@ -74,7 +74,7 @@ def claim_of_pod(pod: Object) -> Claim:
     if resource:
         claim_annotations.setdefault(PREFIX + "devices", str(count))
     elif not faults and not has_claim(annotations):
-        faults.append(Fault(where, "is managed by strata but asks for nothing", where=MANAGED))
+        faults.append(Fault(where, "asks for nothing: no amount of ours, no vendor's resource", where=MANAGED))
     try:
         name = about.get("name") or about.get("generateName") or "pod"
         claim = read_claim(claim_annotations, name=name, namespace=about.get("namespace") or "default")
