@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,8 +13,6 @@ from strata.names import first_of
 if TYPE_CHECKING:
     from strata.cluster.cache.cache import ClusterCache
     from strata.cluster.cache.gather import Objects
-
-_MOST_NAMES: Final = 8
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -62,9 +60,6 @@ def look(
         click.echo(f"warning: {', '.join(snapshots) or 'the cluster'} has no Node", err=True)
     if names := unseen(cache):
         count = f"{len(names)} {'node has' if len(names) == 1 else 'nodes have'} accelerators"
-        click.echo(
-            f"warning: {count} but no ComputeNode, which strata's agent writes (docs/cluster.md); left out: "
-            f"{first_of(names, _MOST_NAMES)}",
-            err=True,
-        )
+        what = f"{count} but no ComputeNode, which strata's agent writes (docs/cluster.md); left out"
+        click.echo(f"warning: {what}: {first_of(names, 8)}", err=True)
     return cache, objects
