@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from itertools import combinations, count, pairwise
+from itertools import combinations, pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -24,14 +24,11 @@ from strata.simulate.analytic import StepModel, step_times_s
 from strata.training.environment.network import scaled
 from strata.training.hi_ppo.global_agent import RESTART_S
 from strata.training.plan import explain
-from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.result import Evaluated
-from strata.training.plan.exact.search import Search
-from strata.training.plan.objective import Scales
 from strata.training.plan.planner import problem_of
+from strata.training.plan.shortlist.layouts import layouts, searched
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.response import PlanResponse, pair_numbers
-from strata.workload.job import Objective, TrainingJob
+from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 
 LEVELS: Final = (1.0, 0.7, 0.5, 0.3, 0.15)
@@ -51,9 +48,6 @@ SPREAD: Final = 0.3
 """Half-width of the noise that links are expected to have before they are known: seed 001 section 3.1."""
 
 DRAWS: Final = 16
-
-LOOKS: Final = 500
-"""Looks at its clock that a search may take, 1 to 10 s: of one domain most take 100, of eight up to 4000."""
 
 NOBODY_APART: Final[Mapping[Pair, Reason]] = MappingProxyType({})
 
@@ -92,7 +86,7 @@ class Candidates:
         those for several jobs at once. All on `least` devices or more."""
         met = replace(fleet, links={pair: link for pair, link in fleet.links.items() if pair not in apart})
         nominal = problem_of(met, job)
-        items, ways = _ways(nominal)
+        items, ways = layouts(nominal)
         for level in LEVELS if met.links else LEVELS[:1]:
             links = [scaled(link, bandwidth=level) for link in nominal.fleet.links.values()]
             slower = nominal.fleet.with_links(links)
@@ -100,7 +94,7 @@ class Candidates:
                 problem = way.relinked(slower) if level < 1 else way
                 items += shortlist(problem, most=2 * MOST_PLANS, is_time=way is not nominal)
             if job.pins.names:  # the shortlist does not build plans for them
-                items += _searched(nominal.relinked(slower) if level < 1 else nominal)
+                items += searched(nominal.relinked(slower) if level < 1 else nominal)
         meet = (item.plan for item in items if apart.keys().isdisjoint(combinations(item.plan.domains, 2)))
         wide = (plan for plan in meet if plan.num_devices >= least)
         made = cls(fleet, job, list(dict.fromkeys(plan for plan in wide if plan.keeps(job.pins))), apart=apart)
@@ -344,39 +338,6 @@ class Candidates:
         moved = moved[number][:, number] + RESTART_S
         np.fill_diagonal(moved, 0.0)
         return np.asarray(moved)
-
-
-def _ways(problem: Problem) -> tuple[list[Evaluated], list[Problem]]:
-    """Return the problem with sequences cut and experts spread as the fastest plans do, of each domain alone and
-    of all together, and those plans; the problem itself where none of them does either."""
-    if not problem.splitting.is_any:
-        return [], [problem]
-    names = (problem.fleet.domains[first].name for first in problem.representatives)
-    alone = [problem_of(problem.fleet.only([name]), problem.job) for name in names]
-    items = [item for each in alone for item in _searched(each, needs_plan=False)]
-    if not items or any(item.plan.refinements for item in items):
-        items += _searched(problem, needs_plan=not items)
-    pairs = {
-        (stage.context_parallel, item.plan.expert_parallel)
-        for item in items
-        for pipeline in item.plan.pipelines
-        for stage in pipeline.stages
-    }
-    return items, [
-        problem if pair == (1, 1) else problem.split(context=pair[0], expert=pair[1]) for pair in sorted(pairs)
-    ]
-
-
-def _searched(problem: Problem, *, needs_plan: bool = True) -> list[Evaluated]:
-    """Return the fastest plan of the nearest domains together, and of each set, that a search meets in LOOKS, or
-    until there is one if it `needs_plan`."""
-    job = replace(problem.job, objective=Objective.TIME)
-    few, looks = range(min(POOL, len(problem.fleet.domains))), count()
-    search = Search(
-        replace(problem, job=job), Scales(), few, clock=lambda: float(next(looks)), deadline=LOOKS,
-        needs_plan=needs_plan,
-    )  # fmt: skip
-    return list(search.run().by_set.values())
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from strata.fleet.schema import load_fleet
 from strata.training.hi_ppo.global_agent import InUse, Outlook, answers, decide
 from strata.training.hi_ppo.plan import plan_hi_ppo
 from strata.training.hi_ppo.policy import load_policy, safe_policy
@@ -15,6 +16,7 @@ from strata.training.plan.shortlist.preferences import preferences
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS
 from strata.workload.job import Limits, Objective
+from strata.workload.schema import load_job
 from tests.support.builders import domain, fleet, job, layers
 
 EAST_WEST = fleet(domain("east", 8), domain("west", 16), gbps=50.0, ms=5.0)
@@ -44,6 +46,17 @@ def test_a_first_plan_is_the_best_candidate(objective):
         assert reached.step_time_s <= 1.02 * exact.report.step_time_s
     else:
         assert reached.cost_usd_per_step <= 1.02 * exact.report.cost_usd_per_step
+
+
+@pytest.mark.long("plans a real model")
+def test_experts_are_spread_as_the_planner_does():
+    """All experts lay on every device: of mixtures the policy's plans took up to a fifth longer."""
+    sites, work = load_fleet("hub").only(["Chongqing"]), load_job("qwen3-30b-a3b")
+    work = replace(work, objective=Objective.TIME)
+    best = plan_training(sites, work, clock=lambda: 0.0, rank=0).best
+    made = choose(problem(sites, work)).best
+    assert best.plan.expert_parallel > 1
+    assert made.report.step_time_s <= 1.02 * best.report.step_time_s
 
 
 def test_the_best_plan_in_use_is_kept_and_that_is_explained():

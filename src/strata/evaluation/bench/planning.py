@@ -12,14 +12,12 @@ from strata.fleet.schema import load_fleet
 from strata.fleet.synthetic import random_fleet
 from strata.progress import Progress, silent
 from strata.tables import Shown, rows
+from strata.training.hi_ppo.global_agent import candidates_of
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.planner import plan_training
-from strata.training.plan.shortlist.selection import shortlist
 from strata.units import show_time
 from strata.workload.schema import load_job
 
-CANDIDATES: Final = 96
-"""As many as decisions are between."""
 DOMAINS: Final = (4, 8, 10, 16, 32)
 
 
@@ -44,7 +42,7 @@ def measure(
                 if answer.search.interrupted:
                     raise KeyboardInterrupt  # half of a search has no time and no gap to report
                 search_s, started = time.process_time() - started, time.process_time()
-                fast = shortlist(Problem.of(fleet, job), most=CANDIDATES)
+                fast = candidates_of(Problem.of(fleet, job))
                 shortlist_s = time.process_time() - started
                 step_s = answer.best.report.step_time_s if answer.best else None
                 plans.append(

@@ -24,8 +24,10 @@ from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.exact.routes import efficient
+from strata.training.plan.exact.splitting import sequences_fit
 from strata.training.plan.objective import Scales, money, score
 from strata.training.plan.reference import reference
+from strata.training.plan.shortlist.layouts import layouts
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS, Options, joined
 from strata.training.replan.relocation import relocation_costs
@@ -98,14 +100,14 @@ def decide(
 ) -> GlobalDecision:
     """Return the policy's plan for the job's objective, guarded, with its explanation.
 
-    `problem.fleet` holds nominal links. `items` are candidates made before (else `shortlist` makes them). What a
+    `problem.fleet` holds nominal links. `items` are candidates made before (else those of `candidates_of`). What a
     reward is measured against is looked for until `deadline`, and no longer than REFERENCE_LIMIT_S. A plan in use
     whose domains are gone is left, and that is said; so is a fleet larger than the policy was tried on.
     """
     started = clock()
     notes = []
     is_time = problem.job.objective is Objective.TIME
-    candidates = list(shortlist(problem, most=CANDIDATES, is_time=is_time) if items is None else items)
+    candidates = candidates_of(problem, is_time=is_time) if items is None else list(items)
     current = -1
     if in_use is not None:
         current, candidates = _with(problem, in_use.plan, candidates)
@@ -235,6 +237,17 @@ def _shape(plan: TrainingPlan) -> str:
     parts += ["recompute"] * (plan.recompute is not Recompute.NONE)
     parts += [f"H={plan.local_steps}"] * (plan.local_steps > 1)
     return " ".join([*parts, *[f"grad/{plan.gradient_compression:g}"] * (plan.gradient_compression > 1)])
+
+
+def candidates_of(problem: Problem, *, is_time: bool = False) -> list[Evaluated]:
+    """Return the shortlist, under other layouts too where there are experts, or no room for whole sequences:
+    elsewhere they gain little and take as long again. By step time."""
+    has_experts = max(problem.splitting.expert_degrees) > 1
+    is_split = has_experts or not sequences_fit(problem.fleet, problem.job)
+    items, ways = layouts(problem) if is_split else ([], [problem])
+    for way in ways:
+        items += shortlist(way, most=CANDIDATES // len(ways), is_time=is_time)
+    return sorted({item.plan: item for item in items}.values(), key=lambda item: vector(item.report))
 
 
 def _with(problem: Problem, plan: TrainingPlan, items: list[Evaluated]) -> tuple[int, list[Evaluated]]:

@@ -51,13 +51,13 @@ class Splitting:
 
 def _context_degrees(fleet: Fleet, job: TrainingJob) -> tuple[int, ...]:
     devices = sum(domain.num_devices for domain in fleet.domains)
-    if devices <= DEVICES_PER_SEQUENCE * job.global_batch and _sequences_fit(fleet, job):
+    if devices <= DEVICES_PER_SEQUENCE * job.global_batch and sequences_fit(fleet, job):
         return (1,)
     most = min(_largest(fleet), job.sequence_length // LEAST_PIECE_TOKENS)
     return (1, *(1 << k for k in range(1, most.bit_length()) if not job.sequence_length % (1 << k)))
 
 
-def _sequences_fit(fleet: Fleet, job: TrainingJob) -> bool:
+def sequences_fit(fleet: Fleet, job: TrainingJob) -> bool:
     """Whether the activations of a whole sequence fit the tensor ranks of some domain's node."""
     kept, headroom = float(job.layers.activation_bytes.sum()), 1 - job.limits.memory_headroom
     return any(
