@@ -95,8 +95,8 @@ def test_a_slice_lasts_as_long_as_its_command_and_others_must_agree(environment)
     assert ended("--memory", "1Gi", "--slice", "shared", "--", "true")[0].returncode == 0
     other, out, err = ended("--memory", "2Gi", "--slice", "shared", "--", "true")
     assert (other.returncode, out) == (2, "")
-    assert str(2**30) in err
-    assert str(2**31) in err
+    assert f"{2**30:,} bytes" in err
+    assert f"{2**31:,} bytes" in err
     first.communicate("\n", timeout=300)
     assert ended("--memory", "2Gi", "--slice", "shared", "--", "true")[0].returncode == 0
 

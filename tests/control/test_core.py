@@ -42,9 +42,8 @@ EAST, WEST = (domain.name for domain in FLEET.domains)
 TRAINING = load_job("opt-350m")
 
 
-def on(*domains: str, devices: int = 8) -> TrainingPlan:
-    layers = len(TRAINING.layers)
-    pipelines = tuple(Pipeline((Stage(name, 0, layers, 1),), devices, 32) for name in domains)
+def on(*domains: str, devices: int = 8, num_layers: int = len(TRAINING.layers)) -> TrainingPlan:
+    pipelines = tuple(Pipeline((Stage(name, 0, num_layers, 1),), devices, 32) for name in domains)
     return TrainingPlan(pipelines, 1)
 
 

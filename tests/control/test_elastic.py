@@ -18,6 +18,7 @@ from strata.control.simulated import SimulatedSites
 from strata.control.state import Job, JobPhase, JobSpec, Snapshot, Start, Stop, Submitted
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.control.test_core import EAST, FLEET, TRAINING, WEST, on, spec
+from tests.support.builders import domain, fleet, job, layers
 
 PLANS = Candidates(FLEET, TRAINING, [on(EAST, WEST)])
 SCHEDULER = Scheduler(exact, lambda _fleet, _job: PLANS, interval_s=300.0)
@@ -134,12 +135,13 @@ def test_a_job_that_may_have_fewer_devices_than_any_of_its_plans_has_one_in_each
 
 def test_a_job_that_needs_more_devices_than_any_of_its_plans_has_those_on_as_many():
     """Who asked for sixteen of two domains of eight was refused where each domain alone is faster."""
-    alone = Candidates(FLEET, TRAINING, [on(EAST), on(WEST)])
-    wide = at_least(alone, 16)
-    legal = Room({domain.name: 8 for domain in FLEET.domains}).legal(wide, spec(min_devices=16))
+    sites, work = fleet(domain("a", 2), domain("b", 2), gbps=1, ms=30), job(layers(8), batch=16)
+    alone = Candidates(sites, work, [on("a", devices=2, num_layers=8), on("b", devices=2, num_layers=8)])
+    wide = at_least(alone, 4)
+    legal = Room({"a": 2, "b": 2}).legal(wide, spec(min_devices=4))
     assert legal.tolist() == [False, False, *[True] * (len(wide.plans) - 2)]
     assert legal.any()
-    assert [at_least(alone, count) for count in (8, 99)] == [alone, alone]
+    assert [at_least(alone, count) for count in (2, 99)] == [alone, alone]
 
 
 def test_smaller_plans_of_stages_that_had_a_microbatch_each_fall_in_warm_up_as_1f1b_does():
