@@ -66,7 +66,7 @@ def test_pieces_of_sequences_and_spread_experts_are_among_the_plans(tmp_path, na
 
 @pytest.mark.long("plans a real model")
 def test_a_job_that_fits_nowhere_uncut_is_planned_soon(tmp_path):
-    """A million tokens that no device holds whole were looked for a place until somebody gave up."""
+    """Half a million tokens, which no device holds whole, kept the loop looking for minutes."""
     sites = load_fleet("hub").only(["Qingyang", "Zhongwei"])
     plans = Candidates.of(sites, asked(tmp_path, "llama-3.1-8b", sequence=524288, batch=8)).plans
     assert plans

@@ -144,8 +144,6 @@ class Allocator:
 
 def _joined(parts: list[tuple[Inner, int]]) -> TrainingPlan:
     """Return one plan of the domains' own ones, each with its number of microbatches a copy."""
-    pipelines = []
-    for inner, count in parts:
-        pipelines.append(inner.plan.pipelines[0].with_microbatches(count))
+    pipelines = tuple(inner.plan.pipelines[0].with_microbatches(count) for inner, count in parts)
     zero = max(inner.plan.zero_stage for inner, _ in parts)
-    return replace(parts[0][0].plan, pipelines=tuple(pipelines), zero_stage=zero)
+    return replace(parts[0][0].plan, pipelines=pipelines, zero_stage=zero)
