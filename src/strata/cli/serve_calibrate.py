@@ -51,8 +51,10 @@ def calibrate(
     from strata.serving.measured.pipeline import MeasuredPipeline
     from strata.workload.serving_schema import load_serving_job
 
-    if (log_file is None) == (url is None):
+    if log_file is None and url is None:
         raise UsageError("either a log or an address is needed", hint="--log requests.csv")
+    if log_file is not None and url is not None:
+        raise UsageError("--log and --url are given: it is one or the other", hint="leave --url out")
     given = typed(context, "rate", "seconds", "seed", "save")
     if log_file is not None and given:
         raise UsageError(f"--{given[0]} has no effect with --log", hint="--url http://127.0.0.1:8000")

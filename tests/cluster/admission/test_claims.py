@@ -186,3 +186,10 @@ def test_a_template_that_contradicts_its_job_is_refused():
 def test_a_job_asks_by_its_resources_too():
     claim = job_claim(read_job(job_defaults(job(container(gpu=4), annotations={"accelerator": A100}))), {})
     assert (claim.pods, claim.devices, claim.accelerator) == (2, 4, A100)
+
+
+def test_a_gang_of_more_pods_than_its_job_has_would_wait_for_ever():
+    asked = job(container(gpu=1), annotations={"gang-size": "9"})
+    assert faults(lambda obj: job_claim(read_job(obj), {}), asked) == {
+        "ai.compute/gang-size": "9 pods are to be placed together, and the job has 2 with devices"
+    }

@@ -168,7 +168,7 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
     """Return what a job asks for: a ComputeClaim it names, else its annotations and those of its first template.
 
     claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
-    size. Raises BadFile.
+    size. Raises BadFile, also for a gang of more pods than the job has.
     """
     sets = [pod_set for pod_set in job.pod_sets if pod_set.has_devices and pod_set.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
@@ -181,8 +181,15 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
     else:
         claim = claim_of_pod(like)
         has_size = GANG_SIZE in annotations
-    claim = replace(claim, requests=job.requests)
-    return claim if has_size else replace(claim, pods=max(1, sum(pod_set.pods for pod_set in sets)))
+    claim, pods = replace(claim, requests=job.requests), sum(pod_set.pods for pod_set in sets)
+    if not has_size:
+        return replace(claim, pods=max(1, pods))
+    if 0 < pods < claim.pods:
+        where = f"{job.ref.kind.kind} {job.ref.namespace}/{job.ref.name}"
+        message = f"{claim.pods} pods are to be placed together, and the job has {pods} with devices"
+        fault = Fault(where, message, where=CLAIM if CLAIM in annotations else GANG_SIZE)
+        raise BadFile([fault], hint=f"a gang of at most {pods}, or more pods")
+    return claim
 
 
 def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
