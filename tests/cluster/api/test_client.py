@@ -245,7 +245,7 @@ def test_without_any_cluster_it_says_what_to_give(nowhere):
     with pytest.raises(MissingPart, match="no cluster") as missing:
         connect()
     assert missing.value.lines()[1] == "try: --kubeconfig FILE"
-    with pytest.raises(MissingPart, match="no such kubeconfig"):
+    with pytest.raises(UsageError, match="no such kubeconfig"):
         connect(kubeconfig=str(nowhere / "absent"))
 
 

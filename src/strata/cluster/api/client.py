@@ -71,7 +71,7 @@ def _config(path: str | None, context: str | None) -> Any:
             )
         return kube.KubeConfig.from_service_account(str(ACCOUNT)).get()
     if not Path(path).is_file():
-        raise MissingPart(f"{path}: no such kubeconfig", hint="--kubeconfig with one existing file")
+        raise UsageError(f"{path}: no such kubeconfig", hint="--kubeconfig with one existing file")
     try:
         config = kube.KubeConfig.from_file(path).get(context)
     except Exception as error:  # lightkube lets through whatever YAML, msgspec and missing keys raise
