@@ -33,8 +33,8 @@ settings.register_profile(
 )
 settings.load_profile("strata")
 
-REAL_LIMIT_S = 1800
-"""For a test with real parts: some build, boot or train. All others: see `timeout` in pyproject.toml."""
+MINUTES_LIMIT_S = 1800
+"""For a test that takes minutes, or boots a virtual machine. All others: see `timeout` in pyproject.toml."""
 
 
 def restore_signals() -> None:
@@ -90,14 +90,14 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # after the conftest of each room has set its marks, before xdist reads them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests with real parts more time; those that share a server, a device or fixtures run in one process."""
+    """Give those that take minutes more time; those that share a server, a device or fixtures run in one process."""
     for item in items:
         if not item.get_closest_marker("real"):
             continue
-        if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(REAL_LIMIT_S))
+        parts = {part for marker in item.iter_markers("real") for part in marker.args}
+        if not item.get_closest_marker("timeout") and (item.get_closest_marker("full") or "vm" in parts):
+            item.add_marker(pytest.mark.timeout(MINUTES_LIMIT_S))
         if config.pluginmanager.hasplugin("xdist") and not item.get_closest_marker("xdist_group"):
-            parts = {part for marker in item.iter_markers("real") for part in marker.args}
             shared = next((part for part in SHARED if part in parts), None)
             item.add_marker(pytest.mark.xdist_group(shared or f"{item.path.parent.name}/{item.path.stem}"))
 

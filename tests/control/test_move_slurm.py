@@ -9,7 +9,7 @@ from strata.fleet.schema import load_fleet
 from tests.control.drivers.slurm_cluster import Cluster, munge
 from tests.control.running import SMALL, TORCH, Service, fleet_text, is_final, job_text
 
-pytestmark = [pytest.mark.real("slurm", "starlette", "uvicorn"), pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.real("slurm", "starlette", "uvicorn")
 STEPS = 24
 
 

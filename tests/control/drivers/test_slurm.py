@@ -20,7 +20,7 @@ from tests.control.drivers.slurm_cluster import Cluster, munge
 from tests.control.drivers.test_local import start_of
 from tests.support import builders
 
-pytestmark = [pytest.mark.real("slurm"), pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.real("slurm")
 TWO_NODES = TrainingPlan((Pipeline((Stage("a", 0, 3, 2, 1), Stage("a", 3, 2, 2, 1)), 2, 3),), 8)
 ONE = TrainingPlan((Pipeline((Stage("a", 0, 5, 1),), 1, 6),), 4)
 
