@@ -46,8 +46,14 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def answers():
+    """What each command printed: both pages, and several tutorials, have the same."""
+    return {}
+
+
 @pytest.fixture
-def printed(folder, monkeypatch):
+def printed(folder, answers, monkeypatch):
     """Return a function that runs a command as README has it: 80 columns, without pymoo."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
@@ -57,9 +63,11 @@ def printed(folder, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: time.process_time() / 10)
 
     def run(command: str) -> str:
-        answer = CliRunner().invoke(cli, shlex.split(command))
-        assert answer.exit_code == 0, answer.output
-        return _words(answer.stdout)
+        if command not in answers:
+            answer = CliRunner().invoke(cli, shlex.split(command))
+            assert answer.exit_code == 0, answer.output
+            answers[command] = _words(answer.stdout)
+        return answers[command]
 
     return run
 

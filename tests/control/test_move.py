@@ -73,7 +73,7 @@ def moments(service, fell_s):
 @pytest.mark.parametrize(
     ("command", "tolerance"),
     [
-        pytest.param(SMALL, 1e-9, id="numpy"),
+        pytest.param(SMALL, 1e-9, id="numpy", marks=pytest.mark.full("minutes; the demo moves such a job, too")),
         pytest.param(TORCH, 2e-5, id="torch", marks=pytest.mark.real("torch")),
     ],
 )

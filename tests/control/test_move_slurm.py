@@ -52,7 +52,7 @@ def losses(service, job):
 @pytest.mark.parametrize(
     ("command", "tolerance"),
     [
-        pytest.param((*SMALL[:-1], "128"), 1e-9, id="numpy"),
+        pytest.param((*SMALL[:-1], "128"), 1e-9, id="numpy", marks=pytest.mark.full("minutes, as with torch")),
         pytest.param(TORCH, 2e-5, id="torch", marks=pytest.mark.real("torch")),
     ],
 )
