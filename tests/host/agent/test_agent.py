@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -249,6 +250,25 @@ def test_a_triggered_trace_is_of_the_job_that_waited(box):
     agent.tick(now_s=2.0)
     assert asked == [("ads-7", 4000)]
     assert 'strata_host_reports_total{result="filed"} 1.0' in render(metrics.registry)
+
+
+def test_a_page_that_is_asked_for_while_threads_are_looked_at_shows_a_whole_look(box, monkeypatch):
+    watch, pages = ThreadWatch(box), []
+    metrics = HostAgentMetrics(watch)
+    agent = HostAgent(watch, metrics, CacheMisses([]), root=box)
+    agent.tick(now_s=0.0)
+    reader = threading.Thread(target=lambda: pages.append(render(metrics.registry)))
+
+    def steps():
+        reader.start()
+        reader.join(0.2)
+        return {("ads-7", "3"): 7}
+
+    monkeypatch.setattr(watch, "steps", steps)
+    agent.tick(now_s=2.0)
+    reader.join()
+    assert 'strata_host_step{job_name="ads-7",rank="3"} 7.0' in pages[0]
+    assert "strata_host_looked_seconds 2.0" in pages[0]
 
 
 def test_a_recording_that_hangs_is_a_failed_one_and_the_agent_goes_on(tmp_path, monkeypatch):

@@ -42,6 +42,16 @@ class HostAgent:
 
     def tick(self, *, now_s: float) -> None:
         """Take one look, and a trace where it is time for one."""
+        with self._metrics.registry.lock:
+            self._look(now_s)
+        if self._trigger is None or self._record is None:
+            return
+        job = self._trigger.ask(self._watch.times, now_s=now_s)
+        if job is not None:
+            result = "filed" if self._record(job, first_process(self._watch.processes, job)) else "failed"
+            self._metrics.reports.labels(result).inc()
+
+    def _look(self, now_s: float) -> None:
         watch, metrics = self._watch, self._metrics
         watch.look()
         metrics.looked_s, metrics.steps = now_s, watch.steps()
@@ -53,12 +63,6 @@ class HostAgent:
         metrics.waits = watch.longest_waits(seconds=seconds) if self._looks else {}
         self._looked_s = now_s
         self._looks += 1
-        if self._trigger is None or self._record is None:
-            return
-        job = self._trigger.ask(watch.times, now_s=now_s)
-        if job is not None:
-            result = "filed" if self._record(job, first_process(watch.processes, job)) else "failed"
-            metrics.reports.labels(result).inc()
 
     def _throttled(self) -> dict[str, float]:
         jobs = {

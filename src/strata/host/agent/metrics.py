@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+
+from prometheus_client import Metric
 
 from strata import __version__
 from strata.host.agent.readings import MachineReading
@@ -14,11 +17,24 @@ _Row = tuple[str, str, tuple[str, ...], Callable[[], Values]]
 """What a metric is called, what it says, its labels, and where its values are read."""
 
 
+class LookRegistry(Registry):
+    """A page shows one whole look: `lock` is held while a page is read, and by whoever takes a look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, of the same look."""
+        with self.lock:
+            yield from super().collect()
+
+
 class HostAgentMetrics:
     """The registry; `reading`, `looked_s` and what stands below it are set after each look."""
 
     def __init__(self, watch: ThreadWatch) -> None:
-        self.registry = Registry()
+        self.registry = LookRegistry()
         self.reading = MachineReading()
         self.looked_s = 0.0
         self.misses: int | None = None
