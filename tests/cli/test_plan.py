@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strata.cli.main import run
+from strata.cli.plan_table import show_comparison
 from tests import ROOT
 
 FLEET = """\
@@ -87,6 +88,16 @@ def test_the_table_fits_80_columns(
     assert max(map(len, lines)) <= 80
     assert any("as many GPUs, one domain" in line for line in lines)
     assert any("Pareto" in line for line in lines)
+
+
+def test_why_not_says_what_was_searched_in_part_and_has_no_row(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = planned(capsys, *files, "--top", 1)
+    hedge = "searched in part, so that it may do better"
+    for ranks, is_said in (([], False), ([2], True)):
+        data["proof"]["rows_searched_in_part"] = ranks
+        assert is_said == any(hedge in str(part) for part in show_comparison(data))
 
 
 def test_money_as_the_goal_never_costs_more(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,15 +89,9 @@ class GlobalDecision:
 
 
 def decide(
-    problem: Problem,
-    *,
-    policy: HiPpoPolicy,
-    clock: Clock,
-    in_use: InUse | None = None,
-    outlook: Outlook | None = None,
-    items: Sequence[Evaluated] | None = None,
-    deadline: float = np.inf,
-) -> GlobalDecision:
+    problem: Problem, *, policy: HiPpoPolicy, clock: Clock, in_use: InUse | None = None,
+    outlook: Outlook | None = None, items: Sequence[Evaluated] | None = None, deadline: float = np.inf,
+) -> GlobalDecision:  # fmt: skip
     """Return the policy's plan for the job's objective, guarded, with its explanation.
 
     `problem.fleet` holds nominal links. `items` are candidates made before (else those of `candidates_of`). What a
