@@ -251,6 +251,20 @@ def test_unknown_names_offer_the_nearest(files: tuple[Path, Path], capsys: pytes
     assert "aws10" in message
 
 
+def test_a_domain_that_no_link_reaches_is_compared_alone(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text(FLEET.split("links:")[0])
+    saved = tmp_path / "plan.json"
+    assert run(["plan", "train", *map(str, files), "--save", str(saved), "--no-baselines"]) == 0
+    used = json.loads(saved.read_text())["plans"][0]["domains"]
+    other = next(name for name in ("East", "West") if name not in used)
+    capsys.readouterr()
+    assert run(["explain", str(saved), "--why-not", other]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"no link reaches {other} from any other domain the best plan with {other} is single {other}: " in out
+
+
 def test_a_saved_answer_explains_itself(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
