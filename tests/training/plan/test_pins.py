@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Recompute
 from strata.workload.pins import Pins
+from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, fleet, job, layers
 from tests.support.laws import examples
 from tests.support.small_cases import small_case
@@ -22,6 +24,10 @@ TWO = fleet(domain("a", 8, per_node=4), domain("b", 8, per_node=4))
 
 def plan(place, asked):
     return plan_training(place, asked, clock=lambda: 0.0)
+
+
+def timed_on(card: str) -> LayerProfile:
+    return LayerProfile({(card, 1, 1): LayerTimes(*[np.full(6, 0.1)] * 3)})
 
 
 def sizes(plan) -> Pins:
@@ -67,6 +73,7 @@ def test_stages_for_which_a_domain_is_too_small_leave_no_plan():
         ({"limits": Limits(domains=frozenset({"a", "aa"}))}, "limits.domains: no domain 'aa'"),
         ({"home": "aa"}, "home: no domain 'aa'"),
         ({"calibration": {"H800": 1.1}}, "calibration: no accelerator has the name 'H800'"),
+        ({"profile": timed_on("H800")}, "profile: no accelerator has the name 'H800'"),
         ({"calibration": {"crad": 1.1}}, "calibration: no accelerator has the name 'crad'"),
     ],
 )

@@ -33,8 +33,8 @@ def missing_links(fleet: Fleet) -> list[Reason]:
 
 
 def check_names(fleet: Fleet, job: TrainingJob) -> None:
-    """Raise UsageError where a job names a domain that the fleet does not have, or calibrates a card that nobody
-    knows by that name: either would count for nothing."""
+    """Raise UsageError where a job names a domain that the fleet does not have, or has figures of a card that
+    nobody knows by that name: either would count for nothing."""
     names, cards = [d.name for d in fleet.domains], {d.accelerator.name for d in fleet.domains}
     stages = [name for name, _ in job.pins.stages or ()]
     asked = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": [job.home]}
@@ -45,11 +45,12 @@ def check_names(fleet: Fleet, job: TrainingJob) -> None:
                     f"{key}: no domain {name!r} in {fleet.name}{did_you_mean(name, names)}",
                     hint=f"known: {first_of(names, MOST_NAMED)}",
                 )
-    for name in job.calibration:
+    timed = [] if job.profile is None else [card for card, _, _ in job.profile.times]
+    for key, name in [*(("calibration", name) for name in job.calibration), *(("profile", name) for name in timed)]:
         known = card_named(name)
         if name not in cards and (known is None or known.name != name):
             hint = f"write {known.name}" if known else f"of this fleet: {first_of(sorted(cards), MOST_NAMED)}"
-            raise UsageError(f"calibration: no accelerator has the name {name!r}", hint=hint)
+            raise UsageError(f"{key}: no accelerator has the name {name!r}", hint=hint)
 
 
 def unusable(domain: Domain, job: TrainingJob) -> Reason | None:
