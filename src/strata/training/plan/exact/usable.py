@@ -37,8 +37,8 @@ def check_names(fleet: Fleet, job: TrainingJob) -> None:
     nobody knows by that name: either would count for nothing."""
     names, cards = [d.name for d in fleet.domains], {d.accelerator.name for d in fleet.domains}
     stages = [name for name, _ in job.pins.stages or ()]
-    asked = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": [job.home]}
-    for key, some in asked.items():
+    spoken = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": [job.home]}
+    for key, some in spoken.items():
         for name in some:
             if name is not None and name not in names:
                 raise UsageError(
