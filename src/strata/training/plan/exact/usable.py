@@ -37,16 +37,17 @@ def check_names(fleet: Fleet, job: TrainingJob) -> None:
     nobody knows by that name: either would count for nothing."""
     names, cards = [d.name for d in fleet.domains], {d.accelerator.name for d in fleet.domains}
     stages = [name for name, _ in job.pins.stages or ()]
-    spoken = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": [job.home]}
+    home = [] if job.home is None else [job.home]
+    spoken = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": home}
     for key, some in spoken.items():
         for name in some:
-            if name is not None and name not in names:
+            if name not in names:
                 raise UsageError(
                     f"{key}: no domain {name!r} in {fleet.name}{did_you_mean(name, names)}",
                     hint=f"known: {first_of(names, MOST_NAMED)}",
                 )
-    timed = [] if job.profile is None else [card for card, _, _ in job.profile.times]
-    for key, name in [*(("calibration", name) for name in job.calibration), *(("profile", name) for name in timed)]:
+    timed = [] if job.profile is None else [("profile", card) for card, _, _ in job.profile.times]
+    for key, name in [*(("calibration", card) for card in job.calibration), *timed]:
         known = card_named(name)
         if name not in cards and (known is None or known.name != name):
             hint = f"write {known.name}" if known else f"of this fleet: {first_of(sorted(cards), MOST_NAMED)}"
