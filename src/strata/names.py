@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 
 
 def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the one of `known` that was probably meant, None where none is close.
+    """Return the one of `known` that was probably meant, in whatever case, None where none is close.
 
     cutoff: the least similarity, 0 to 1 (`difflib.SequenceMatcher.ratio`).
     """
     import difflib  # not at the top: `strata --help` mistypes nothing
 
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+    names = {each.casefold(): each for each in known}
+    return next(map(names.get, difflib.get_close_matches(name.casefold(), names, n=1, cutoff=cutoff)), None)
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -62,14 +62,16 @@ class Line:
 def rows(
     headers: Sequence[str], body: Iterable[Sequence[str]], *, right: Iterable[int] = (), title: str | None = None
 ) -> Any:
-    """Return a plain rich table: one header line, no boxes, `right` columns right-aligned.
+    """Return a plain rich table: one header line, no boxes, `right` columns right-aligned, the title one line.
 
     Texts are folded to fit the terminal, but numbers and words are not split for it: rather, the table is wider.
     """
     from rich.cells import cell_len
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    head = None if title is None else Text(title, "italic", no_wrap=True, overflow="ignore")
+    table = Table(box=None, pad_edge=False, title=head, title_justify="left", header_style="bold")
     right_columns = set(right)
     cells = [[printable(cell) for cell in row] for row in body]
     for index, header in enumerate(headers):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strata.cli.main import run
+from strata.cli.plan_table import show_comparison
 from tests import ROOT
 
 FLEET = """\
@@ -87,6 +88,16 @@ def test_the_table_fits_80_columns(
     assert max(map(len, lines)) <= 80
     assert any("as many GPUs, one domain" in line for line in lines)
     assert any("Pareto" in line for line in lines)
+
+
+def test_why_not_says_what_was_searched_in_part_and_has_no_row(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = planned(capsys, *files, "--top", 1)
+    hedge = "searched in part, so that it may do better"
+    for ranks, is_said in (([], False), ([2], True)):
+        data["proof"]["rows_searched_in_part"] = ranks
+        assert is_said == any(hedge in str(part) for part in show_comparison(data))
 
 
 def test_money_as_the_goal_never_costs_more(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +249,20 @@ def test_unknown_names_offer_the_nearest(files: tuple[Path, Path], capsys: pytes
     code, message = refused(capsys, "aws1", files[1])
     assert code == 2
     assert "aws10" in message
+
+
+def test_a_domain_that_no_link_reaches_is_compared_alone(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text(FLEET.split("links:")[0])
+    saved = tmp_path / "plan.json"
+    assert run(["plan", "train", *map(str, files), "--save", str(saved), "--no-baselines"]) == 0
+    used = json.loads(saved.read_text())["plans"][0]["domains"]
+    other = next(name for name in ("East", "West") if name not in used)
+    capsys.readouterr()
+    assert run(["explain", str(saved), "--why-not", other]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"no link reaches {other} from any other domain the best plan with {other} is single {other}: " in out
 
 
 def test_a_saved_answer_explains_itself(

@@ -98,7 +98,7 @@ def test_jobs_that_want_the_same_devices_are_told_so(plan, capsys):
     assert "the jobs use 24 devices of Virginia, which has 16" in capsys.readouterr().err
 
 
-def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
+def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_json("still.json", saved())
     text = (
@@ -112,6 +112,17 @@ def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
     write_json("plan.json", saved(inputs={"fleet": "seed.yaml", "job": JOB}))
     steps = [answer("plan.json", "--seed", seed)["step_time_s"] for seed in "12"]
     assert len({*steps, answer("plan.json", "--backend", "analytic")["step_time_s"]}) == 3
+    run(["simulate", "plan.json"])
+    assert "note: links vary as seed.yaml says (`dynamics`)" in capsys.readouterr().err
+
+
+def test_what_the_figures_do_not_show_is_said(plan, tmp_path, capsys):
+    (tmp_path / "still.csv").write_text("time_s,Virginia>London\n0,1\n")
+    faults = ("device:London@9h", "device:Tokyo@0.1s", "link:Virginia-Tokyo@0s+1s", "device:London@0.1s")
+    run(["simulate", plan, "--vary", "still.csv", *(word for fault in faults for word in ("--fail", fault))])
+    late, *unused = capsys.readouterr().err.splitlines()[-3:]
+    assert late.startswith("note: device:London@9h changed nothing: the last step ended at ")
+    assert unused == [f"note: {fault} changed nothing: no plan uses it" for fault in faults[1:3]]
 
 
 def test_links_change_as_a_trace_or_a_process_says(plan, tmp_path):

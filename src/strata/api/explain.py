@@ -105,11 +105,10 @@ def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[
         answer["used"] = True
         answer["text"] = [f"{domain} is used by the chosen plan, {data['plans'][0]['name']}"]
         return answer
-    if excluded:
-        answer["text"] = [reason["text"] for reason in excluded]
-        return answer
-    answer["best_with"] = _best_with(file, domain)
-    answer["text"] = _sentences(data, domain, answer["best_with"])
+    answer["text"] = [reason["text"] for reason in excluded]
+    if all(reason["token"] == "unreachable" for reason in excluded):  # then it may still work alone
+        answer["best_with"] = _best_with(file, domain)
+        answer["text"] += _sentences(data, domain, answer["best_with"])
     return answer
 
 

@@ -21,7 +21,7 @@ from strata.serving.planning.planner import plan_serving
 from strata.serving.planning.whatif import JOB_KEYS as SERVING_KEYS
 from strata.serving.planning.whatif import compare as compare_serving
 from strata.training.plan.comparison import compare
-from strata.training.plan.exact.usable import check_stages
+from strata.training.plan.exact.usable import check_names
 from strata.training.plan.planner import plan_training
 from strata.training.plan.report import TrainingPlanReport, plan_dict
 from strata.training.plan.whatif import JOB_KEYS
@@ -104,7 +104,7 @@ def _training(
     new_fleet, new_job, changes = apply_settings(*before, settings, keys=JOB_KEYS)
     answers = []
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
-        check_stages(hardware, work)
+        check_names(before[0], work)  # a domain that is taken away is still the one that the job means
         with progress(label):
             answer = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=limit_s)
         if answer.search.interrupted:

@@ -229,11 +229,15 @@ def show_reasons(reasons: list[dict[str, Any]]) -> Shown:
 
 
 def _why_not(data: dict[str, Any]) -> Shown:
-    shown = [item for item in data["alternatives"] if item["reasons"]][:4]
+    partly = [] if data["proof"]["gap"] is None else data["proof"].get("rows_searched_in_part", [])
+    shown = [(rank, item) for rank, item in enumerate(data["alternatives"], 2) if item["reasons"]][:4]
     if shown:
         yield "why not:"
-    for item in shown:
-        yield f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"])
+    for rank, item in shown:
+        texts = [reason["text"] for reason in item["reasons"]]
+        if rank in partly and rank > len(data["plans"]):  # of rows the line below the table says so
+            texts.append("searched in part, so that it may do better")
+        yield f"  {item['name']}: " + "; ".join(texts)
 
 
 def _next(data: dict[str, Any], saved: str | None) -> Shown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,10 +41,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
     help="How links change from step to step: trace.csv, uniform:30%, ou:20%/10min, regimes:90%/5min, precursor, "
     "diurnal:40% or outage:6h/10min; several multiply."
 )  # fmt: skip
-@click.option(
-    "--checkpoint-steps", default=1, type=POSITIVE,
-    help="A checkpoint after so many steps."
-)  # fmt: skip
+@click.option("--checkpoint-steps", default=1, type=POSITIVE, help="A checkpoint after so many steps.")
 @click.option("--restart", default="2min", help="From a device's failure until all runs again.")
 @click.option("--links", type=choice("min", "mean", "max"), help="For ASTRA-sim: what stands for unlike links.")
 @click.option("--timeline", type=OutputFile(), help="Write the timeline for Perfetto (JSON).")
@@ -82,6 +81,8 @@ def simulate(
                 jobs, jitter=jitter, fail=fail, vary=vary, checkpoint_steps=checkpoint_steps, restart=restart
             )
             answer = by_events(jobs, conditions, seed=seed, steps=steps)
+            notes = _unseen(jobs, conditions, answer, steps=steps, fail=fail, vary=vary)
+            answer = replace(answer, notes=tuple(notes))
         elif backend == "astra":
             answer = by_astra(jobs, links)
         elif compat:
@@ -113,14 +114,9 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
 
 
 def _conditions(
-    jobs: list[LoadedPlan],
-    *,
-    jitter: str,
-    fail: tuple[str, ...],
-    vary: tuple[str, ...],
-    checkpoint_steps: int,
-    restart: str,
-) -> Conditions:
+    jobs: list[LoadedPlan], *, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int,
+    restart: str
+) -> Conditions:  # fmt: skip
     from strata import units
     from strata.fleet.dynamics.parse import parse_process
     from strata.fleet.dynamics.process import Product
@@ -139,6 +135,26 @@ def _conditions(
         link_variation = LinkVariation(interval_s, *dynamics)
     failures = tuple(parse_failure(text, model.fleet) for text in fail)
     return Conditions(_jitter(jitter), link_variation, failures, checkpoint_steps, restart_s)
+
+
+def _unseen(
+    jobs: list[LoadedPlan], conditions: Conditions, answer: Simulated, *, steps: int, fail: tuple[str, ...],
+    vary: tuple[str, ...]
+) -> Iterator[str]:  # fmt: skip
+    """Say what the figures do not show: that links vary unasked, and which failures no plan could feel."""
+    from strata.simulate.events.work import DeviceFailure
+    from strata.units import show_time
+
+    if conditions.link_variation and not vary:
+        yield f"links vary as {jobs[0].fleet} says (`dynamics`), so a step takes more or less than planned"
+    used = {name for job in jobs for name in job.plan.domains}
+    ends_s = steps * max(report.step_time_s for report in answer.reports)
+    for text, failure in zip(fail, conditions.failures, strict=True):
+        touched = {failure.domain} if isinstance(failure, DeviceFailure) else {failure.source, failure.dest}
+        if not touched <= used:
+            yield f"{text} changed nothing: no plan uses it"
+        elif failure.at_s >= ends_s:
+            yield f"{text} changed nothing: the last step ended at {show_time(ends_s)}"
 
 
 def _jitter(text: str) -> float:

@@ -17,7 +17,7 @@ from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS
 from strata.workload.job import Limits, Objective
 from strata.workload.schema import load_job
-from tests.support.builders import domain, fleet, job, layers
+from tests.support.builders import domain, fleet, job, layers, link
 
 EAST_WEST = fleet(domain("east", 8), domain("west", 16), gbps=50.0, ms=5.0)
 JOB = job(batch=64)
@@ -100,6 +100,17 @@ def test_where_nothing_fits_there_is_no_plan_and_no_error():
     assert answer.best is None
     assert answer.decision.choice is None
     assert any(reason.token == "needs-devices" for reason in answer.decision.reasons)
+
+
+def test_plans_that_no_link_can_bring_the_weights_to_are_no_options_and_no_fault():
+    links = link("east", "west", 50.0, 5.0) + link("west", "far", 50.0, 5.0)
+    chain = problem(fleet(domain("east", 8), domain("west", 16), domain("far", 8), links=links))
+    first = choose(chain)
+    alone = next(item.plan for item in first.items if item.plan.domains == ("east",))
+    made = choose(chain, in_use=InUse(alone), items=first.items)
+    assert made.reasons == ()
+    assert any(item.plan.domains == ("far",) for item in made.ranked)
+    assert "far" not in made.best.plan.domains
 
 
 def test_bandwidth_that_is_not_a_number_is_answered_by_the_safe_rule():

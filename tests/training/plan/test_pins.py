@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,9 @@ from strata.errors import UsageError
 from strata.training.plan.compare import plan_request
 from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
-from strata.workload.job import Recompute
+from strata.workload.job import Limits, Recompute
 from strata.workload.pins import Pins
+from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, fleet, job, layers
 from tests.support.laws import examples
 from tests.support.small_cases import small_case
@@ -22,6 +24,10 @@ TWO = fleet(domain("a", 8, per_node=4), domain("b", 8, per_node=4))
 
 def plan(place, asked):
     return plan_training(place, asked, clock=lambda: 0.0)
+
+
+def timed_on(card: str) -> LayerProfile:
+    return LayerProfile({(card, 1, 1): LayerTimes(*[np.full(6, 0.1)] * 3)})
 
 
 def sizes(plan) -> Pins:
@@ -60,9 +66,25 @@ def test_stages_for_which_a_domain_is_too_small_leave_no_plan():
     assert {"devices-short", "pins-too-narrow"} <= tokens
 
 
-def test_a_domain_that_the_fleet_does_not_have_is_refused():
-    with pytest.raises(UsageError, match=r"parallel.stages: no domain 'aa' in .* \(did you mean 'a'\?\)"):
-        plan_request(TWO, job(pins=Pins(stages=(("aa", 1),))), PlanRequest(), clock=lambda: 0.0)
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({"pins": Pins(stages=(("aa", 1),))}, r"parallel.stages: no domain 'aa' in .* \(did you mean 'a'\?\)"),
+        ({"limits": Limits(domains=frozenset({"a", "aa"}))}, "limits.domains: no domain 'aa'"),
+        ({"home": "aa"}, "home: no domain 'aa'"),
+        ({"calibration": {"H800": 1.1}}, "calibration: no accelerator has the name 'H800'"),
+        ({"profile": timed_on("H800")}, "profile: no accelerator has the name 'H800'"),
+        ({"calibration": {"crad": 1.1}}, "calibration: no accelerator has the name 'crad'"),
+    ],
+)
+def test_what_a_job_says_of_a_domain_or_a_card_that_nobody_has_is_refused(said, fault):
+    with pytest.raises(UsageError, match=fault):
+        plan_request(TWO, job(**said), PlanRequest(), clock=lambda: 0.0)
+
+
+def test_a_job_is_calibrated_for_cards_of_other_fleets_too_by_their_whole_names():
+    asked = job(layers(4), batch=8, calibration={"card": 1.1, "H800-SXM5-80GB": 1.1})
+    assert plan_request(TWO, asked, PlanRequest(baselines=False), clock=lambda: 0.0).best
 
 
 @examples(30)

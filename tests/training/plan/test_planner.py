@@ -14,6 +14,7 @@ from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.synthetic import random_fleet
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.explain import single_domain
 from strata.training.plan.objective import money, score_report, within_limits
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective, Recompute, Schedule
@@ -196,6 +197,10 @@ def test_a_very_slow_link_leaves_a_single_domain_best_and_strata_says_so():
     assert answer.best.plan.kind == "single"
     assert reason(answer, "single-domain-best").data["factor"] > 1
     assert reason(answer, "single-domain-best").data["domain"] == answer.best.plan.domains[0]
+    across = next(item for item in answer.plans if item.plan.kind != "single")
+    answer.search.closed.discard(across.domain_set)
+    (found,) = single_domain(answer.problem.job, answer.plans, answer.search)
+    assert "the best plan across domains takes at most " in str(found)
 
 
 @pytest.mark.long("plans many small jobs")
@@ -365,6 +370,12 @@ def test_alternatives_name_why_they_were_not_chosen():
     assert all(item.reasons for item in alternatives)
     crossing = [item for item in alternatives if ">" in item.name]
     assert any(reason.token == "link-too-slow" for item in crossing for reason in item.reasons)
+
+
+def test_an_uplink_that_is_narrower_than_the_link_is_what_is_too_slow():
+    sites = domain("a"), domain("b", uplink_bytes_per_s=0.1e9 / 8)
+    (crossing,) = (item for item in plan(fleet(*sites), job()).decision.alternatives if ">" in item.name)
+    assert "link a-b (100Mbps of the uplink of b, 30ms) adds " in " ".join(map(str, crossing.reasons))
 
 
 def test_schedules_allowed_are_the_only_ones_used():

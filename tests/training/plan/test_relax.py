@@ -73,6 +73,7 @@ def test_a_floor_above_every_plan_names_the_floor_that_would_do():
     answer = plan(small, replace(asked, limits=Limits(tokens_per_s=1e15)))
     assert answer.decision.choice is None
     assert reason(answer, "needs-limit").data["limit"].endswith("tokens_per_s")
+    assert answer.search.branches == 0, "no sharing reaches the floor: none is to be looked into for minutes"
 
 
 def test_without_any_domain_there_is_nothing_to_relax():

@@ -89,15 +89,9 @@ class GlobalDecision:
 
 
 def decide(
-    problem: Problem,
-    *,
-    policy: HiPpoPolicy,
-    clock: Clock,
-    in_use: InUse | None = None,
-    outlook: Outlook | None = None,
-    items: Sequence[Evaluated] | None = None,
-    deadline: float = np.inf,
-) -> GlobalDecision:
+    problem: Problem, *, policy: HiPpoPolicy, clock: Clock, in_use: InUse | None = None,
+    outlook: Outlook | None = None, items: Sequence[Evaluated] | None = None, deadline: float = np.inf,
+) -> GlobalDecision:  # fmt: skip
     """Return the policy's plan for the job's objective, guarded, with its explanation.
 
     `problem.fleet` holds nominal links. `items` are candidates made before (else those of `candidates_of`). What a
@@ -153,14 +147,9 @@ def answers(
 
 
 def options_of(
-    problem: Problem,
-    items: Sequence[Evaluated],
-    scales: Scales,
-    *,
-    current: int = -1,
-    in_use: InUse | None = None,
-    outlook: Outlook | None = None,
-) -> Options:
+    problem: Problem, items: Sequence[Evaluated], scales: Scales, *, current: int = -1,
+    in_use: InUse | None = None, outlook: Outlook | None = None,
+) -> Options:  # fmt: skip
     """Return one decision between candidate plans under the job's objective."""
     reports = [item.report for item in items]
     nominal_s = np.array([report.step_time_s for report in reports])
@@ -171,9 +160,11 @@ def options_of(
         times = response.step_s(outlook.factors)
         links[0] = _link_features(response, outlook)
     value = np.stack([worth(problem, scales, reports, row / nominal_s) for row in times], axis=1)[None]
-    cost = np.zeros((1, len(items)))
+    share = np.zeros(len(items))
     if in_use is not None and current >= 0:
-        cost[0] = _switch_share(problem, items, current, in_use) * value[0, :, 0]
+        share = _switch_share(problem, items, current, in_use)
+    is_reached = ~np.isposinf(share)  # where no link can bring the weights a plan is no option
+    cost = (np.where(is_reached, share, 0.0) * value[0, :, 0])[None]
     job = problem.job
     preference = {Objective.TIME: (1.0, 0.0, 0.0), Objective.COST: (0.0, 0.0, 1.0)}.get(job.objective, job.weights)
     return Options(
@@ -181,7 +172,7 @@ def options_of(
         cost=cost,
         links=links,
         current=np.array([current]),
-        legal=np.ones((1, len(items)), dtype=bool),
+        legal=is_reached[None],
         preference=np.array([preference]),
     )
 

@@ -19,7 +19,7 @@ from strata.training.plan.baselines import BASELINES, absent
 from strata.training.plan.baselines.context import Context, Unfinished
 from strata.training.plan.exact.pareto import front
 from strata.training.plan.exact.result import SearchResult
-from strata.training.plan.exact.usable import check_stages
+from strata.training.plan.exact.usable import check_names
 from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.knee import knee
 from strata.training.plan.planned import PlanRequest
@@ -46,7 +46,7 @@ def plan_request(
     where parts of the request contradict each other. Ctrl-C ends it with what there is.
     """
     job = requested_job(job, request)
-    check_stages(fleet, job)
+    check_names(fleet, job)
     if request.planner == "exact" and (request.policy or request.in_use):
         raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
     if request.planner == "hi-ppo" and job.pins.names:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from strata.decision import Reason
+from strata.fleet.fleet import Link
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated, SearchResult
@@ -60,18 +62,19 @@ def character(problem: Problem, best: Evaluated) -> list[Reason]:
     return reasons
 
 
-def single_domain(job: TrainingJob, plans: Sequence[Evaluated]) -> list[Reason]:
+def single_domain(job: TrainingJob, plans: Sequence[Evaluated], search: SearchResult) -> list[Reason]:
     """Return the finding that one domain alone is best, where it is, on the job's objective."""
     best = plans[0]
     across = [item for item in plans if item.plan.kind != "single"]
     if best.plan.kind != "single" or not across or across[0].score < best.score:
         return []
     data: dict[str, Any] = {"domain": best.plan.domains[0]}
+    most, more = ("", "") if across[0].domain_set in search.closed else ("at most ", " or more")
     if job.objective in (Objective.TIME, Objective.COST):
         data["factor"] = factor = across[0].score / best.score
-        data["comparison"] = f"{'takes' if job.objective is Objective.TIME else 'costs'} {factor:.2f}x"
+        data["comparison"] = f"{'takes' if job.objective is Objective.TIME else 'costs'} {most}{factor:.2f}x"
     else:  # scores have any sign, and no ratio that means something
-        data["comparison"] = f"scores {-across[0].score:.4g} against {-best.score:.4g} on {job.objective}"
+        data["comparison"] = f"scores {-across[0].score:.4g}{more} against {-best.score:.4g} on {job.objective}"
     return [Reason("single-domain-best", "", data)]
 
 
@@ -108,11 +111,19 @@ def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:
     if not links:
         return None
     message = problem.message_bytes(item.plan.microbatch_size)
-    worst = max(links, key=lambda link: link.serialisation_s(message) + link.latency_s)
+    uplinks = {d.name: d.uplink_bytes_per_s or math.inf for d in problem.fleet.domains}
+
+    def crossing_s(link: Link) -> float:
+        return max(link.serialisation_s(message), message / min(uplinks[link.source], uplinks[link.dest]))
+
+    worst = max(links, key=lambda link: crossing_s(link) + link.latency_s)
+    site, bandwidth = min((worst.source, worst.dest), key=uplinks.__getitem__), worst.bandwidth_bytes_per_s
+    is_site = uplinks[site] < bandwidth
+    shown = f"{show_bandwidth(uplinks[site])} of the uplink of {site}" if is_site else show_bandwidth(bandwidth)
     return Reason(
         "link-too-slow", "",
         {
-            "source": worst.source, "dest": worst.dest, "bandwidth": show_bandwidth(worst.bandwidth_bytes_per_s),
+            "source": worst.source, "dest": worst.dest, "bandwidth": shown,
             "latency": show_time(worst.latency_s), "added": show_time(parts["wan"]),
             "step": show_time(item.report.step_time_s), "added_s": parts["wan"],
         },

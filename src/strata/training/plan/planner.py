@@ -47,15 +47,9 @@ ENDS: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 
 def plan_training(
-    fleet: Fleet,
-    job: TrainingJob,
-    *,
-    clock: Clock,
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    rank: int = 5,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> TrainingPlanReport:
+    fleet: Fleet, job: TrainingJob, *, clock: Clock, time_limit_s: float = DEFAULT_TIME_LIMIT_S, rank: int = 5,
+    seed: int = 0, progress: Progress = silent,
+) -> TrainingPlanReport:  # fmt: skip
     """Return the best plan of the plan space, with the proof of how good it is.
 
     Exact for fleets of up to 10 usable domains (gap 0 unless the time limit stops it); above, the best of
@@ -77,7 +71,7 @@ def plan_training(
     reasons = [*problem.excluded]
     if plans:
         reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
-        reasons += explain.single_domain(problem.job, plans)
+        reasons += explain.single_domain(problem.job, plans, result)
     elif not result.stopped:
         refusal = next(iter(result.refusals.values()), None)
         with progress("what would help"):

@@ -12,7 +12,7 @@ from strata.training.plan.exact.pareto import front, vector
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.unit import Units
 from strata.workload.job import Limits
-from tests.support.builders import domain, fleet, job, layers
+from tests.support.builders import domain, fleet, job, layers, link
 from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
@@ -47,6 +47,14 @@ def test_the_front_keeps_the_jobs_limits():
     kept = [vector(item.report)[2] for item in front(tight, clock=lambda: 0.0, deadline=1.0)[0]]
     assert kept
     assert max(kept) <= dearest * 0.99
+
+
+def test_the_front_is_whole_and_quiet_where_the_ends_of_a_chain_of_domains_have_no_link():
+    ends = [domain("b", 2, region="r"), domain("a", 2, region="r"), domain("c", 2)]
+    chain = fleet(*ends, links=[*link("a", "b", 10.0, 1.0), *link("a", "c", 10.0, 1.0)])
+    found, complete = front(Problem.of(chain, job(layers(4), batch=8)), clock=lambda: 0.0, deadline=1.0)
+    assert found
+    assert complete
 
 
 def test_out_of_time_the_front_says_it_is_not_complete():

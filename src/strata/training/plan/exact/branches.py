@@ -57,6 +57,9 @@ class SearchBranches:
         self._numbers: dict[Lot, Ints] = {lot: np.empty(0, dtype=np.int64) for lot in LOTS}
         self._looked: dict[Lot, int] = dict.fromkeys(LOTS, 0)
         self._raised = set[int]()
+        floor = problem.job.limits.tokens_per_s
+        self.slowest_s = np.inf if floor is None else problem.job.tokens_per_step / floor
+        """What a step may take at most."""
 
     def find(self, *, check: Check) -> None:
         """Bound every lot. What `check` raises ends it."""
@@ -79,12 +82,10 @@ class SearchBranches:
             self._sharings = np.full((len(self.shards.ways), len(self.shards.groups)), -1)
 
     def _put(self, lot: Lot, numbers: Ints, step_s: Floats, usd: Floats) -> None:
-        limits, tokens = self.problem.job.limits, self.problem.job.tokens_per_step
-        keep = np.isfinite(step_s) & (lot in self.among)
+        limits = self.problem.job.limits
+        keep = np.isfinite(step_s) & (step_s <= self.slowest_s) & (lot in self.among)
         if limits.cost_usd_per_step is not None:
             keep &= usd <= limits.cost_usd_per_step
-        if limits.tokens_per_s is not None and lot != "shared":
-            keep &= step_s <= tokens / limits.tokens_per_s
         floors = np.asarray(score(self.problem.job, self.scales, step_s[keep], 1.0, usd[keep]), dtype=float)
         order = np.argsort(floors, kind="stable")
         self._floors[lot], self._numbers[lot] = floors[order], numbers[keep][order]
@@ -148,11 +149,9 @@ class SearchBranches:
         """Return the least scores of pipelines of a setting over some masks (positions), and their codes."""
         job, limits = self.problem.job, self.problem.job.limits
         bounds = self.chains.bounds(self.problem.configs[number], masks)
-        keep = np.isfinite(bounds.step_s)
+        keep = np.isfinite(bounds.step_s) & (bounds.step_s <= self.slowest_s)
         if limits.cost_usd_per_step is not None:
             keep &= bounds.cost_usd <= limits.cost_usd_per_step
-        if limits.tokens_per_s is not None:
-            keep &= bounds.step_s <= job.tokens_per_step / limits.tokens_per_s
         picked = np.flatnonzero(keep)
         figures = (bounds.step_s[picked], bounds.utilization[picked], bounds.cost_usd[picked])
         return np.asarray(score(job, self.scales, *figures)), number * len(self.chains.masks) + picked
@@ -226,7 +225,7 @@ class SearchBranches:
     def _shared_score(self, ways: Sequence[int], step_s: Floats) -> Floats:
         """Return the least scores of sharings [ways, groups]."""
         scores = np.full(step_s.shape, np.inf)
-        legal = np.isfinite(step_s)  # a weight of zero makes NaN of infinity
+        legal = np.isfinite(step_s) & (step_s <= self.slowest_s)  # a weight of zero makes NaN of infinity
         usd, use = (bound(ways, step_s)[legal] for bound in (self.shards.least_usd, self.shards.most_utilization))
         scores[legal] = score(self.problem.job, self.scales, step_s[legal], use, usd)
         return scores

@@ -44,13 +44,9 @@ def vector(report: StepReport) -> tuple[float, float, float]:
 
 
 def front(
-    problem: Problem,
-    *,
-    clock: Clock,
-    deadline: float,
-    start: Sequence[Evaluated] = (),
+    problem: Problem, *, clock: Clock, deadline: float, start: Sequence[Evaluated] = (),
     advance: Callable[[float], None] = lambda _share: None,
-) -> tuple[list[Evaluated], bool]:
+) -> tuple[list[Evaluated], bool]:  # fmt: skip
     """Return the non-dominated plans by step time, and whether the search was complete.
 
     Raises UsageError for more than MOST_DOMAINS usable domains. Plans known before (`start`: legal, evaluated)
@@ -116,12 +112,13 @@ class _Branches:
             self._rows[-1][picked] = len(self.branches) + np.arange(len(picked))
             self.branches += [(number, int(self.chains.masks[index])) for index in picked]
         step_s = self.shards.bounds(check=check)
-        is_possible = np.isfinite(step_s)
+        sharings = self._of_sharings(list(range(len(step_s))), step_s)
+        is_possible = np.isfinite(sharings).all(axis=2)  # where first domains have no link, no money buys a sum
         self.position = np.full(step_s.shape, -1)
         """Where among the branches each sharing is [ways, groups]."""
         self.position[is_possible] = len(self.branches) + np.arange(int(is_possible.sum()))
         self.branches += [_SharedBatch(way, group) for way, group in np.argwhere(is_possible).tolist()]
-        bounds.append(self._of_sharings(list(range(len(step_s))), step_s)[is_possible])
+        bounds.append(sharings[is_possible])
         self.bounds = np.concatenate(bounds)
         self.alive = np.ones(len(self.bounds), dtype=bool)
 

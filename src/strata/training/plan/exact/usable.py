@@ -6,6 +6,7 @@ from typing import Final
 
 from strata.decision import Reason
 from strata.errors import UsageError
+from strata.fleet.catalogue import card_named
 from strata.fleet.fleet import Domain, Fleet
 from strata.names import did_you_mean, first_of
 from strata.simulate.compute import peak_flops
@@ -31,15 +32,26 @@ def missing_links(fleet: Fleet) -> list[Reason]:
     return [Reason("links-missing", "", {"count": len(missing), "pairs": named})]
 
 
-def check_stages(fleet: Fleet, job: TrainingJob) -> None:
-    """Raise UsageError where a job puts stages in a domain that the fleet does not have."""
-    names = [domain.name for domain in fleet.domains]
-    for name, _ in job.pins.stages or ():
-        if name not in names:
-            raise UsageError(
-                f"parallel.stages: no domain {name!r} in {fleet.name}{did_you_mean(name, names)}",
-                hint=f"known: {first_of(names, MOST_NAMED)}",
-            )
+def check_names(fleet: Fleet, job: TrainingJob) -> None:
+    """Raise UsageError where a job names a domain that the fleet does not have, or has figures of a card that
+    nobody knows by that name: either would count for nothing."""
+    names, cards = [d.name for d in fleet.domains], {d.accelerator.name for d in fleet.domains}
+    stages = [name for name, _ in job.pins.stages or ()]
+    home = [] if job.home is None else [job.home]
+    spoken = {"parallel.stages": stages, "limits.domains": sorted(job.limits.domains or ()), "home": home}
+    for key, some in spoken.items():
+        for name in some:
+            if name not in names:
+                raise UsageError(
+                    f"{key}: no domain {name!r} in {fleet.name}{did_you_mean(name, names)}",
+                    hint=f"known: {first_of(names, MOST_NAMED)}",
+                )
+    timed = [] if job.profile is None else [("profile", card) for card, _, _ in job.profile.times]
+    for key, name in [*(("calibration", card) for card in job.calibration), *timed]:
+        known = card_named(name)
+        if name not in cards and (known is None or known.name != name):
+            hint = f"write {known.name}" if known else f"of this fleet: {first_of(sorted(cards), MOST_NAMED)}"
+            raise UsageError(f"{key}: no accelerator has the name {name!r}", hint=hint)
 
 
 def unusable(domain: Domain, job: TrainingJob) -> Reason | None:
