@@ -279,6 +279,17 @@ def test_a_short_job_passes_one_that_waits_and_a_long_one_does_not():
     assert "long-1" not in late.snapshot.attempts
 
 
+def test_a_domain_that_has_fewer_devices_than_run_there_holds_up_nobody_elsewhere():
+    held = running(spec("a", max_devices=8, can_resume=False))
+    (name,) = held.attempts["a-1"].parts
+    fewer = replace(seen(name, PartSeen("a-1", PartPhase.RUNNING)), num_devices=4)
+    after = step(held, fewer, Submitted(spec("b", max_devices=8)), now_s=1.0)
+    (other,) = {EAST, WEST} - {name}
+    assert [(a.domain, a.attempt.id) for a in after.actions] == [(other, "b-1")]
+    lacking = [str(why) for item in after.decisions[0].decision.alternatives for why in item.reasons]
+    assert f"takes 8 devices of {name}, and 0 are free for it" in lacking
+
+
 def test_what_was_decided_for_a_move_is_kept_free_for_it():
     held = running(spec("a", max_devices=8, min_devices=8))
     name = next(iter(held.attempts["a-1"].parts))

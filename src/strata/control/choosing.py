@@ -139,7 +139,7 @@ def _closed(domain: str, state: Snapshot) -> Reason | None:
 def _lacking(plan: TrainingPlan, state: Snapshot, job: Job, room: Room) -> Iterator[Reason]:
     """Yield why a plan cannot run now."""
     for name, devices in plan.devices().items():
-        free = room.free.get(name, 0)
+        free = max(0, room.free.get(name, 0))
         if closed := _closed(name, state):
             yield closed
         elif free < devices:
