@@ -104,10 +104,12 @@ def test_a_trainer_that_saves_on_sigterm_has_ended_not_failed(domain):
 def test_a_command_that_fails_or_is_not_there_says_so(domain):
     domain("a").start(start_of(("sh", "-c", "echo why it failed; exit 3")))
     domain("a").start(start_of(("/no/such/program",), number=2))
-    failed, missing = over(domain("a")), over(domain("a"), "job.2")
+    domain("a").start(start_of(("sh", "-c", "a\0b"), number=3))
+    failed, missing, broken = (over(domain("a"), f"job.{number}") for number in (1, 2, 3))
     assert (failed.phase, failed.exit_code, failed.message) == (PartPhase.FAILED, 3, "why it failed")
-    assert missing.phase is PartPhase.FAILED
+    assert [part.phase for part in (missing, broken)] == [PartPhase.FAILED] * 2
     assert "cannot be run" in missing.message
+    assert broken.message == "cannot be run: embedded null byte"
 
 
 def test_parts_outlive_whoever_started_them_and_are_seen_by_the_next(domain, tmp_path):

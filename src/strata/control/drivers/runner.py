@@ -44,7 +44,7 @@ def main(path: str) -> None:
         try:
             ranks = [_start(part, rank, log) for rank in part.request()["environments"]]
             codes, message = _watch(part, ranks), ""
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             codes, message = [127], f"cannot be run: {error}"
     part.finish(codes, message=message)
 
