@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -161,6 +163,43 @@ def test_every_path_is_described_and_answers(served):
     assert list(client.logs("a")) == [
         f"{name}: a-1 in {name}" for name in world.daemon.snapshot.attempts["a-1"].parts
     ]
+
+
+def test_what_a_path_takes_is_described(served):
+    _, client = served
+    paths = client.json("GET", "/v1/openapi.json")["paths"]
+
+    def takes(path, method="get"):
+        return [(item["name"], item["in"], item["required"]) for item in paths[path][method]["parameters"]]
+
+    assert takes("/v1/jobs/{name}/logs") == [("name", "path", True), ("follow", "query", False)]
+    assert takes("/v1/jobs", "post") == [("strict", "query", False)]
+    assert takes("/v1/decisions") == [("limit", "query", False)]
+    assert takes("/v1/links") == []
+
+
+def test_brackets_without_end_are_bad_input(served):
+    _, client = served
+    headers = {"authorization": "Bearer secret"}
+    request = urllib.request.Request(f"{client.url}/v1/jobs", b"[" * 100_000, headers, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=300)
+    assert error.value.code == 422
+    error.value.close()
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\nb", "\u00e9" * 34, "\0"])
+def test_a_name_that_no_page_and_no_folder_can_have_is_refused(served, name):
+    _, client = served
+    with pytest.raises(UsageError, match="name"):
+        client.submit(piece(name))
+    assert client.jobs() == []
+
+
+def test_a_domain_with_a_slash_in_its_name_can_be_drained(served):
+    _, client = served
+    with pytest.raises(UsageError, match="no domain 'rack/3' that runs work"):
+        client.drain("rack/3")
 
 
 def test_a_wrong_token_and_what_is_not_there_are_refused_with_what_to_try(served):

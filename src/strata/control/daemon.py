@@ -21,6 +21,7 @@ from strata.control.choosing import JobDecision
 from strata.control.core import Outcome, Scheduler
 from strata.control.driver import Driver
 from strata.control.drivers.apart import Apart
+from strata.control.drivers.launch import safe
 from strata.control.jobfile import job_of
 from strata.control.passive import Transfers, corroborated
 from strata.control.prospects import refusals
@@ -136,6 +137,9 @@ class Daemon:
         is_strict: refuse one that could not run if every device were free; else it waits for another fleet.
         """
         spec = job_of(piece, self.clock())
+        if "/" in spec.name or not spec.name.isprintable() or len(safe(spec.name)) > 200:
+            what = "it may hold no slash, nothing that cannot be printed, and 200 bytes"
+            raise UsageError(f"name {spec.name[:40]!r} is also that of a folder and of a page: {what}")
         if is_strict and (reasons := self.refusals(spec)):
             why = "; ".join(map(str, reasons))
             raise UsageError(f"{spec.name}: {why}", hint="without --strict it is queued for another fleet")
