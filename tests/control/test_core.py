@@ -241,6 +241,12 @@ def test_a_drained_domain_is_left():
     assert outcome.snapshot.jobs["a"].next_plan == on(EAST)
 
 
+def test_who_is_drained_with_nowhere_to_go_is_said_to_have_left_because_of_the_drain():
+    left = step(running(spec(min_devices=16)), *both(PartSeen("a-1", PartPhase.RUNNING)), Drained(WEST), now_s=1.0)
+    assert left.snapshot.jobs["a"].next_plan is None
+    assert left.snapshot.attempts["a-1"].reason == f"{WEST} is no longer there for jobs"
+
+
 def test_a_cancelled_job_stops_and_does_not_start_again():
     outcome = step(running(spec()), Cancelled("a"))
     assert {type(action) for action in outcome.actions} == {Stop}
@@ -266,6 +272,8 @@ def test_a_job_gives_way_only_where_it_allows_it():
     assert step(running(spec()), *parts, urgent).actions == ()
     outcome = step(running(spec(is_preemptible=True)), *parts, urgent)
     assert {a.domain for a in outcome.actions if isinstance(a, Stop)} == {EAST, WEST}
+    assert outcome.snapshot.attempts["a-1"].reason == "ends its attempt and waits, so that b has room"
+    assert "training-preempted" in [d.decision.reasons[0].token for d in outcome.decisions if d.job == "a"]
     after = step(outcome.snapshot, *both(PartSeen("a-1", PartPhase.ENDED, step=9, checkpoint_step=9)))
     assert {a.attempt.job for a in after.actions if isinstance(a, Start)} == {"b"}
 

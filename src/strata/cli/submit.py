@@ -58,8 +58,7 @@ def submit(job: Path, strict: bool, server: str, token_file: str | None, output:
     _, piece = read_job(job)
     name = client.submit(piece, is_strict=strict)
     decision = _first_decision(client, name)
-    is_placed = decision is not None and decision["choice"] is not None
-    refusals = [] if decision is None or is_placed else client.prospects(name)
+    refusals = client.prospects(name) if decision is not None and decision["choice"] is None else []
     emit({"name": name, "decision": decision, "refusals": refusals}, output, _submitted(name, decision, refusals))
 
 
@@ -155,7 +154,7 @@ def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
 @click.argument("name", type=RUNNING_JOB)
 @_server_option
 def cancel(name: str, server: str, token_file: str | None) -> None:
-    """End a job: it is asked to save, then killed after its grace.
+    """End a job: it is asked to save, if it can, then killed after its grace.
 
     \b
     strata cancel small
@@ -165,7 +164,8 @@ def cancel(name: str, server: str, token_file: str | None) -> None:
     client = _client(server, token_file)
     before = client.job(name)
     client.cancel(name)
-    ends = "is asked to save and to end" if before["domains"] else "is taken out of the queue"
+    asked = "is asked to save and to end" if before.get("can_resume") else "is asked to end"
+    ends = asked if before["domains"] else "is taken out of the queue"
     is_over = JobPhase(before["phase"]).is_final
     show([f"{name} is {before['phase']}: nothing to end" if is_over else f"{name} {ends}"])
 
@@ -216,7 +216,7 @@ def _rows(data: list[dict[str, Any]]) -> Any:
 
 def _line(item: dict[str, Any]) -> str:
     where = f" on {', '.join(item['domains'])}" if item["domains"] else ""
-    stopping = ", saving to move" if item.get("is_stopping") else ""
+    stopping = ", stopping" if item.get("is_stopping") else ""
     return (
         f"{item['name']}: {item['phase']}{where}, step {_steps(item)}, {_step_time(item) or '-'} a step{stopping}"
     )
@@ -227,7 +227,8 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     for attempt in data["attempts"]:
         ended = f"; left because: {attempt['reason']}" if attempt["reason"] else ""
         steps = f"steps {attempt['from_step']} to {attempt['step']}"
-        yield f"  attempt {attempt['number']}: {attempt['plan_name']}, {steps}{ended}"
+        size = f"{attempt['num_devices']} device{'s' * (attempt['num_devices'] > 1)}"
+        yield f"  attempt {attempt['number']}: {attempt['plan_name']} ({size}), {steps}{ended}"
         for name, part in attempt["parts"].items():
             code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""

@@ -45,19 +45,10 @@ class JobDecision:
 
 
 def choice(
-    candidates: Candidates,
-    choose: Choose,
-    state: Snapshot,
-    job: Job,
-    *,
-    now_s: float,
-    room: Room,
-    current: TrainingPlan | None,
-    interval_s: float,
-    measured: Measured,
-    left_s: float = 0.0,
+    candidates: Candidates, choose: Choose, state: Snapshot, job: Job, *, now_s: float, room: Room,
+    current: TrainingPlan | None, interval_s: float, measured: Measured, left_s: float = 0.0,
     woken: tuple[Reason, ...] = (),
-) -> JobDecision:
+) -> JobDecision:  # fmt: skip
     """Return the policy's plan for a job: the one in use, another one, or none that is free.
 
     left_s: for how long the job's weights are still under way from `job.weights_plan`. woken: why this is asked
@@ -193,9 +184,10 @@ def _left_out(candidates: Candidates) -> tuple[Alternative[TrainingPlan], ...]:
     return tuple(Alternative(" + ".join(pair), {}, (candidates.apart[pair],)) for pair in pairs[:SHOWN])
 
 
-def shrunk(job: Job, plan: TrainingPlan, for_job: Job, now_s: float) -> JobDecision:
-    """Return the decision that an elastic job goes on with fewer devices, for a job that waits."""
-    data = {"plan": explain.name(plan), "devices": plan.num_devices, "waiting": for_job.spec.name}
-    inputs = digest(job.spec.name, job.attempts, now_s, for_job.spec.name)
-    made = Decision(plan, (), (Reason("training-shrunk", "", data),), Trust.ANALYTIC, inputs, 0, 0.0)
-    return JobDecision(job.spec.name, now_s, made, None)
+def gives_way(state: Snapshot, job: Job, plan: TrainingPlan | None, for_job: Job, now_s: float) -> JobDecision:
+    """Return the decision that a job goes on with fewer devices, or ends, for a job that waits."""
+    data: dict[str, str | int] = {"waiting": for_job.spec.name}
+    if plan is None:
+        return _decided(job, now_s, None, (Reason("training-preempted", "", data),), (), state)
+    data |= {"plan": explain.name(plan), "devices": plan.num_devices}
+    return _decided(job, now_s, plan, (Reason("training-shrunk", "", data),), (), state)

@@ -56,7 +56,7 @@ def drastic(state: Snapshot, job: Job, attempt: Attempt) -> Iterator[Reason]:
     for name in attempt.plan.domains:
         view = state.domains.get(name)
         if view is None or view.is_drained:
-            yield Reason("domain-vanished", name, {"domain": name})
+            yield Reason("domain-vanished", "", {"domain": name})
         elif job.decided_s is not None and view.recent and view.recent[-1][0] > job.decided_s:
             speeds = [speed for at_s, speed in view.recent if at_s <= job.decided_s] or [1.0]
             if view.speed < (1 - LINK_CHANGE) * speeds[-1]:

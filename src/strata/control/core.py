@@ -15,7 +15,7 @@ from typing import Final
 from strata.control import coordinator, links
 from strata.control.accounts import settled, taken_in
 from strata.control.candidates import Candidates
-from strata.control.choosing import JobDecision, after_failure, choice, shrunk
+from strata.control.choosing import JobDecision, after_failure, choice, gives_way
 from strata.control.coordinator import Inside
 from strata.control.elastic import at_least, at_most, given_up, with_smaller
 from strata.control.free import Room
@@ -146,7 +146,8 @@ class Scheduler:
                 decisions.append(local.decision)
                 plan, devices = local.decision.decision.choice, local.devices
             if plan is None and not room.holds(attempt.plan):
-                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=decisions[-1].text)
+                why = str(woken[0]) if woken else decisions[-1].text
+                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=why)
             if plan is not None and (plan != attempt.plan or devices):
                 reason = decisions[-1].text
                 attempts[attempt.id] = replace(attempt, is_stopping=True, reason=reason)
@@ -187,10 +188,11 @@ class Scheduler:
                 for giver, smaller in less.items():
                     name = attempts[giver].job
                     jobs[name] = replace(jobs[name], next_plan=smaller, next_devices={})
-                    decisions.append(shrunk(jobs[name], smaller, job, now_s))
+                    decisions.append(gives_way(state, jobs[name], smaller, job, now_s))
                     attempts[giver] = replace(attempts[giver], is_stopping=True, reason=decisions[-1].text)
                 for victim in () if less else preempted(state, job, attempts, self.plans(state.fleet, job.spec)):
-                    attempts[victim] = replace(attempts[victim], is_stopping=True, reason="preempted")
+                    decisions.append(gives_way(state, jobs[attempts[victim].job], None, job, now_s))
+                    attempts[victim] = replace(attempts[victim], is_stopping=True, reason=decisions[-1].text)
                 waiting.append(job)
                 continue
             if waiting and not self._may_pass(state, waiting, job, plan, now_s):

@@ -45,14 +45,9 @@ def shares(state: Snapshot) -> Mapping[str, float]:
 
 
 def may_pass(
-    state: Snapshot,
-    head: Job,
-    job: Job,
-    plan: TrainingPlan,
-    *,
-    now_s: float,
+    state: Snapshot, head: Job, job: Job, plan: TrainingPlan, *, now_s: float,
     plans: Callable[[Fleet, JobSpec], Candidates],
-) -> bool:
+) -> bool:  # fmt: skip
     """Whether a job may start although `head`, which goes before it, waits (EASY backfill, by predicted time).
 
     It may where it ends before head can start, or leaves head the devices it will start on.

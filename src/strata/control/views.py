@@ -113,6 +113,6 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "step": attempt.step, "checkpoint_step": attempt.checkpoint_step, "step_time_s": attempt.step_time_s,
         "is_stopping": attempt.is_stopping, "reason": attempt.reason, "plan": attempt.plan.to_dict(),
         "devices": {name: list(numbers) for name, numbers in attempt.devices.items()},
-        "plan_name": explain.name(attempt.plan),
+        "plan_name": explain.name(attempt.plan), "num_devices": attempt.plan.num_devices,
         "parts": {name: {**asdict(part), "phase": str(part.phase)} for name, part in attempt.parts.items()},
     }  # fmt: skip
