@@ -84,6 +84,19 @@ def test_a_log_is_followed_until_the_attempt_is_over(followed):
     assert list(lines) == []
 
 
+def test_a_log_of_a_part_that_never_began_is_over_with_its_attempt(served):
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(10)
+    for driver in world.drivers.values():
+        driver.logs = lambda attempt, *, follow: iter(lambda: None, "never")
+    lines = client.logs("a", follow=True)
+    world.daemon.cancel("a")
+    world.passes(50)
+    assert world.daemon.snapshot.attempts == {}
+    assert list(lines) == []
+
+
 def test_a_job_without_a_log_says_where_it_is(served, tmp_path, capsys):
     world, client = served
     world.daemon.submit(piece())

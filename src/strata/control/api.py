@@ -130,8 +130,11 @@ class _Api:
 
         async def stream() -> AsyncIterator[str]:
             while logs and not (is_followed and self.is_stopping()):
+                is_over = attempt["id"] not in self.daemon.snapshot.attempts  # of a part that never began, too
                 if lines := await run_in_threadpool(_written, logs):
                     yield lines
+                elif is_over:
+                    return
                 else:
                     await asyncio.sleep(_LOOK_S)
 

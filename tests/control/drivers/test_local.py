@@ -112,6 +112,15 @@ def test_a_command_that_fails_or_is_not_there_says_so(domain):
     assert broken.message == "cannot be run: embedded null byte"
 
 
+def test_a_log_that_is_followed_before_its_part_begins_is_followed_to_its_end(domain):
+    log = domain("a").logs("job.1", follow=True)
+    assert next(log) is None
+    domain("a").start(start_of(("sh", "-c", "echo here")))
+    assert list(filter(None, log)) == ["here"]
+    domain("a").stop("job.2", grace_s=0.0)
+    assert list(domain("a").logs("job.2", follow=True)) == []
+
+
 def test_parts_outlive_whoever_started_them_and_are_seen_by_the_next(domain, tmp_path):
     script = (
         "import sys; from tests.control.drivers.test_local import *; import pathlib\n"
