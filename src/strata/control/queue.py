@@ -24,15 +24,11 @@ def ordered(state: Snapshot, now_s: float) -> list[Job]:
         if job.phase is JobPhase.QUEUED and not job.is_cancelled and (job.retry_s is None or now_s >= job.retry_s)
     ]
     return sorted(
-        queued,
-        key=lambda job: (
-            job.next_plan is None,
-            -job.spec.priority,
-            held.get(job.spec.owner, 0.0),
-            job.spec.submitted_s,
+        queued, key=lambda job: (
+            job.next_plan is None, -job.spec.priority, held.get(job.spec.owner, 0.0), job.spec.submitted_s,
             job.spec.name,
         ),
-    )
+    )  # fmt: skip
 
 
 def shares(state: Snapshot) -> Mapping[str, float]:
