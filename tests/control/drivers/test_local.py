@@ -166,6 +166,21 @@ def test_when_the_runner_is_killed_its_ranks_go_too_and_the_part_is_lost(domain,
         time.sleep(0.02)
 
 
+def test_what_ended_while_the_disk_was_full_is_not_lost(domain, tmp_path):
+    """Its end could not be written, so that a job that was complete ran again."""
+    end = tmp_path / "domains/a/job.1/end.json"
+    domain("a").start(start_of(("sh", "-c", "mkdir end.json; echo $$")))  # so nothing can be written there
+    while not (lines := (end.parent / "log").read_text().splitlines()):
+        time.sleep(0.02)
+    while os.path.exists(f"/proc/{lines[0]}"):
+        time.sleep(0.02)
+    for _ in range(20):  # it looks every 0.05 s
+        assert PartFolder(end.parent).is_held()
+        time.sleep(0.02)
+    end.rmdir()
+    assert over(domain("a")).phase is PartPhase.ENDED
+
+
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"step": -1}', '{"step": 99}', '{"step": true}', "{"])
 def test_a_trainer_that_reports_nonsense_is_as_good_as_one_that_reports_nothing(domain, line):
     domain("a").start(start_of(("sh", "-c", f"echo '{line}' > $STRATA_PROGRESS; exit 0")))
