@@ -209,6 +209,16 @@ def test_a_name_that_no_page_and_no_folder_can_have_is_refused(served, name):
     assert client.jobs() == []
 
 
+def test_a_job_that_no_turn_has_seen_is_told_as_any_other(served):
+    world, client = served
+    world.daemon.submit(piece(owner="x"))
+    (new,) = client.jobs()
+    world.passes(10)
+    (job,) = client.jobs()
+    assert new.keys() == job.keys()
+    assert [new[key] for key in ("phase", "owner", "steps", "attempts_made")] == ["queued", "x", job["steps"], 0]
+
+
 def test_a_domain_with_a_slash_in_its_name_can_be_drained(served):
     _, client = served
     with pytest.raises(UsageError, match="no domain 'rack/3' that runs work"):
