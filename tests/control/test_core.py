@@ -203,6 +203,13 @@ def test_a_job_that_fails_at_once_waits_twice_as_long_each_time_and_says_so():
     assert waits == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
 
 
+def test_a_program_that_ends_well_before_its_last_step_waits_as_one_that_failed_and_is_told_where_it_ended():
+    early = step(running(spec(can_resume=False)), *both(PartSeen("a-1", PartPhase.ENDED, step=3, exit_code=0)))
+    (decided,) = early.decisions
+    assert (decided.decision.reasons[0].token, early.actions) == ("tried-again-later", ())
+    assert decided.decision.reasons[0].data["message"] == "it ended at step 3 of 100"
+
+
 def test_a_job_that_got_further_before_it_failed_is_tried_again_at_once():
     failed = PartSeen("a-1", PartPhase.FAILED, step=50, checkpoint_step=40)
     assert step(running(spec()), *both(failed)).snapshot.jobs["a"].retry_s is None
@@ -239,12 +246,23 @@ def test_a_drained_domain_is_left():
     outcome = step(running(spec()), *both(PartSeen("a-1", PartPhase.RUNNING)), Drained(WEST), now_s=1.0)
     assert {a.domain for a in outcome.actions if isinstance(a, Stop)} == {EAST, WEST}
     assert outcome.snapshot.jobs["a"].next_plan == on(EAST)
+    assert outcome.snapshot.attempts["a-1"].reason == f"{WEST} is no longer there for jobs"
 
 
 def test_who_is_drained_with_nowhere_to_go_is_said_to_have_left_because_of_the_drain():
     left = step(running(spec(min_devices=16)), *both(PartSeen("a-1", PartPhase.RUNNING)), Drained(WEST), now_s=1.0)
     assert left.snapshot.jobs["a"].next_plan is None
     assert left.snapshot.attempts["a-1"].reason == f"{WEST} is no longer there for jobs"
+
+
+def test_an_elastic_job_leaves_a_drained_domain_though_another_job_waits():
+    """It kept to its devices for who waits, those of the drained domain too."""
+    parts = both(PartSeen("a-1", PartPhase.RUNNING))
+    waits = step(running(spec(min_devices=4, max_devices=16)), *parts, Submitted(spec("b", min_devices=16)))
+    assert [attempt.is_stopping for attempt in waits.snapshot.attempts.values()] == [False]
+    left = step(waits.snapshot, *parts, Drained(WEST), now_s=1.0)
+    assert left.snapshot.attempts["a-1"].is_stopping
+    assert left.snapshot.jobs["a"].next_plan == on(EAST)
 
 
 def test_a_cancelled_job_stops_and_does_not_start_again():

@@ -16,7 +16,7 @@ from strata.control.outlook import Outlook, outlook_of
 from strata.control.policies import Choose, Learned
 from strata.control.prospects import not_allowed
 from strata.control.rollouts import Moving
-from strata.control.state import Job, JobPhase, Snapshot
+from strata.control.state import Job, JobPhase, PartPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.training.plan import explain
 from strata.units import show_time
@@ -89,6 +89,8 @@ def after_failure(state: Snapshot, job: Job, now_s: float) -> JobDecision:
     """Return the decision not to try a job again for a while, as it failed before it got any further, or ever."""
     last = next((a for a in state.attempts.values() if a.job == job.spec.name and a.number == job.attempts), None)
     messages = [] if last is None else [part.message for part in last.parts.values() if part.message]
+    if last is not None and all(part.phase is PartPhase.ENDED for part in last.parts.values()):
+        messages = [f"it ended at step {last.step} of {job.spec.steps}"]
     data = {
         "attempt": job.attempts, "failures": job.failures, "most": job.spec.most_failures,
         "message": messages[0] if messages else "no word",
