@@ -31,6 +31,8 @@ def assembled(
     """Yield a daemon that `run` starts. Raises BadFile and UsageError for files that cannot be used."""
     clock, folder = steady_clock(), store.resolve().with_suffix(".strata")
     cannot_meet: dict[Pair, Reason] = {}
+    if not store.exists() and (folder / "domains").exists():  # attempts there have the ids that ours would have
+        raise UsageError(f"{folder} is of a store that is gone", hint=f"put {store} back, or move the folder")
     with ExitStack() as stack:
 
         def read() -> Sites:
