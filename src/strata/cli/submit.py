@@ -164,8 +164,8 @@ def cancel(name: str, server: str, token_file: str | None) -> None:
     client = _client(server, token_file)
     before = client.job(name)
     client.cancel(name)
-    asked = "is asked to save and to end" if before.get("can_resume") else "is asked to end"
-    ends = asked if before["domains"] else "is taken out of the queue"
+    request = "is asked to save and to end" if before.get("can_resume") else "is asked to end"
+    ends = request if before["domains"] else "is taken out of the queue"
     is_over = JobPhase(before["phase"]).is_final
     show([f"{name} is {before['phase']}: nothing to end" if is_over else f"{name} {ends}"])
 

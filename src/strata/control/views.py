@@ -85,8 +85,8 @@ def links_view(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:
-    new = {"phase": JobPhase.QUEUED, "steps_done": 0, "repeated_steps": 0, "attempts": 0, "failures": 0}
-    state, run = new | kept.state, kept.run
+    none: dict[str, Any] = {"steps_done": 0, "repeated_steps": 0, "attempts": 0, "failures": 0}
+    state, run = {"phase": JobPhase.QUEUED, **none, **kept.state}, kept.run
     running = attempt if state["phase"] == JobPhase.RUNNING else None
     return {
         "name": kept.name, "phase": state["phase"], "owner": run.get("owner", ""),
