@@ -191,6 +191,13 @@ def test_what_a_path_takes_is_described(served):
     assert takes("/v1/links") == []
 
 
+def test_a_job_that_is_refused_for_what_nobody_has_is_named_once(served):
+    _, client = served
+    with pytest.raises(UsageError) as error:
+        client.submit(piece(min_devices=4000), is_strict=True)
+    assert str(error.value).startswith("a: its plans on this fleet take ")
+
+
 def test_brackets_without_end_are_bad_input(served):
     _, client = served
     headers = {"authorization": "Bearer secret"}

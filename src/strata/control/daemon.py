@@ -141,8 +141,8 @@ class Daemon:
             what = "it may hold no slash, nothing that cannot be printed, and 200 bytes"
             raise UsageError(f"name {spec.name[:40]!r} is also that of a folder and of a page: {what}")
         if is_strict and (reasons := self.refusals(spec)):
-            why = "; ".join(map(str, reasons))
-            raise UsageError(f"{spec.name}: {why}", hint="without --strict it is queued for another fleet")
+            why = "; ".join(map(str, reasons))  # the first names the job
+            raise UsageError(why, hint="without --strict it is queued for another fleet")
         self.store.submit(spec, piece)
         self._wake.set()
         return spec

@@ -223,6 +223,15 @@ def test_jobs_of_one_name_under_two_schedulers_meet_at_ports_of_their_own():
     assert port("/x", "a") == port("/x", "b") != port("/y", "a")
 
 
+def test_a_job_that_cannot_resume_is_not_told_to_save_where_there_is_no_place_for_it(tmp_path):
+    """The client said so with an AssertionError, at its first checkpoint."""
+    workplace = driver(tmp_path, "a").workplace
+    for can_resume, every in ((True, "5"), (False, "0")):
+        start = start_of(["train"], save_every=5, can_resume=can_resume)
+        given = launch_of(start, workplace, tmp_path).environments[0]
+        assert (given["STRATA_SAVE_EVERY"], "STRATA_CHECKPOINTS" in given) == (every, can_resume)
+
+
 def test_what_a_start_and_a_stop_take_is_told(domain):
     for name in ("a", "b"):
         domain(name).start(start_of(TRAINER, domain=name, steps=10_000))
