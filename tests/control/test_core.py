@@ -316,6 +316,21 @@ def test_a_domain_that_has_fewer_devices_than_run_there_holds_up_nobody_elsewher
     assert f"takes 8 devices of {name}, and 0 are free for it" in lacking
 
 
+@pytest.mark.parametrize(("left", "leave"), [(17, set()), (15, set()), (7, {"b-1"}), (0, {"a-1", "b-1"})])
+def test_a_domain_may_have_more_devices_than_the_fleet_says_and_lose_them(left, leave):
+    """The loop ended with an IndexError."""
+
+    def first(count, *parts):
+        return replace(seen(EAST, *parts), num_devices=count)
+
+    queue = [Submitted(spec(name, max_devices=8, min_devices=8)) for name in "ab"]
+    state = step(Snapshot(FLEET), first(16), *queue).snapshot
+    parts = [PartSeen(id_, PartPhase.RUNNING) for id_ in state.attempts]
+    assert len(parts) == 2
+    after = step(step(state, first(16, *parts)).snapshot, first(left, *parts), now_s=1.0)
+    assert {action.attempt for action in after.actions if isinstance(action, Stop)} == leave
+
+
 def test_what_was_decided_for_a_move_is_kept_free_for_it():
     held = running(spec("a", max_devices=8, min_devices=8))
     name = next(iter(held.attempts["a-1"].parts))
