@@ -331,6 +331,21 @@ def test_a_domain_may_have_more_devices_than_the_fleet_says_and_lose_them(left, 
     assert {action.attempt for action in after.actions if isinstance(action, Stop)} == leave
 
 
+def test_who_holds_more_devices_than_the_edited_fleet_has_is_moved_at_once():
+    """The local agent reckoned with the domain as it is now, and ended the loop with an IndexError."""
+    held = running(spec("a", max_devices=8, min_devices=8))
+    (name,) = held.attempts["a-1"].parts
+    (other,) = {EAST, WEST} - {name}
+    few = replace(FLEET.domain(name), num_devices=4, devices_per_node=4)
+    edited = replace(FLEET, domains=tuple(few if d.name == name else d for d in FLEET.domains))
+    smaller = Scheduler(exact, lambda fleet, _job: Candidates(fleet, TRAINING, [on(other), on(name, devices=4)]))
+    fewer = replace(seen(name, PartSeen("a-1", PartPhase.RUNNING)), num_devices=4)
+    after = smaller.step(replace(held, fleet=edited, inbox=(fewer,)), 1.0).snapshot
+    assert (after.attempts["a-1"].reason, after.jobs["a"].next_plan) == (
+        f"takes 8 devices of {name}, and 4 are free for it", on(other),
+    )  # fmt: skip
+
+
 def test_what_was_decided_for_a_move_is_kept_free_for_it():
     held = running(spec("a", max_devices=8, min_devices=8))
     name = next(iter(held.attempts["a-1"].parts))

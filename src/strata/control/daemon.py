@@ -100,6 +100,7 @@ class Daemon:
         self._watchers: list[Callable[[], object]] = []
         self._apart: dict[str, Apart] = {}
         self._close: Callable[[], None] = lambda: None
+        self.snapshot = kept
         self._work_on(sites)
 
     def _work_on(self, sites: Sites) -> None:
@@ -115,7 +116,9 @@ class Daemon:
             apart.close()
         with self._lock:  # what was seen of the fleet before is seen again, as far as it is there
             self._seen, self.drivers = [], dict(sites.drivers)
-        self.snapshot, self._probe = snapshot, sites.probe
+        # Domains stay as they were seen last: who holds devices that are gone is told when they are seen next.
+        known = {name: view for name, view in self.snapshot.domains.items() if name in snapshot.domains}
+        self.snapshot, self._probe = replace(snapshot, domains={**snapshot.domains, **known}), sites.probe
         before, self._close = self._close, sites.close
         before()
         self._transfers = Transfers(sites.fleet, every_s=self._probe_every_s)
@@ -138,8 +141,8 @@ class Daemon:
         """
         spec = job_of(piece, self.clock())
         if "/" in spec.name or not spec.name.isprintable() or len(safe(spec.name)) > 200:
-            what = "it may hold no slash, nothing that cannot be printed, and 200 bytes"
-            raise UsageError(f"name {spec.name[:40]!r} is also that of a folder and of a page: {what}")
+            hint = "no slash, nothing that cannot be printed, at most 200 bytes"
+            raise UsageError(f"name {spec.name[:40]!r} cannot be that of a folder and of a page", hint=hint)
         if is_strict and (reasons := self.refusals(spec)):
             why = "; ".join(map(str, reasons))  # the first names the job
             raise UsageError(why, hint="without --strict it is queued for another fleet")

@@ -138,11 +138,10 @@ def replay_job(
 
     def result(rule: str) -> Replayed:
         with progress(f"replaying {rule}", total=duration_s) as advance:
-            choose = (
-                clairvoyant(candidates, trace, interval_s=interval_s, legal=legal, advance=advance)
-                if rule == CLAIRVOYANT
-                else choose_by(PolicyName(rule))
-            )
+            if rule == CLAIRVOYANT:
+                choose = clairvoyant(candidates, trace, interval_s=interval_s, legal=legal, advance=advance)
+            else:
+                choose = choose_by(PolicyName(rule))
             scheduler = Scheduler(choose, plans, interval_s)
             return run(fleet, [spec], scheduler, trace=trace, end_s=start_s + duration_s, advance=advance)
 
@@ -275,7 +274,5 @@ def _summary(result: Replayed) -> dict[str, Any]:
         },
         "mean_completion_s": float(np.mean(times)) if times else None,
         "p95_completion_s": float(np.percentile(times, 95)) if times else None,
-        "switches": result.switches,
-        "decisions": result.decisions,
-        "end_s": result.end_s,
+        "switches": result.switches, "decisions": result.decisions, "end_s": result.end_s,
     }  # fmt: skip
