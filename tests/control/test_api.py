@@ -1,6 +1,7 @@
 """The API of a scheduler in virtual time, behind a real socket: events, metrics, prospects, refusals."""
 
 import asyncio
+import json
 import threading
 import urllib.error
 import urllib.request
@@ -107,6 +108,22 @@ def test_a_job_without_a_log_says_where_it_is(served, tmp_path, capsys):
     assert strata(["logs", "a", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "a is running: nothing was written\n")
+
+
+def test_what_is_watched_is_told_in_the_end_as_it_was_asked_for(served, tmp_path, capsys):
+    """Lines came for -o json too, and --why showed nothing."""
+    world, client = served
+    world.daemon.submit(piece())
+    world.daemon.cancel("a")
+    world.passes(20)
+    (tmp_path / "token").write_text("secret")
+    watch = ["job", "a", "--watch", "--server", client.url, "--token-file", str(tmp_path / "token")]
+    assert strata([*watch, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == "cancelled"
+    assert strata(watch) == 0
+    assert capsys.readouterr().out.splitlines() == ["a: cancelled, step 0/1000, - a step"]
+    assert strata([*watch, "--why"]) == 0
+    assert "a: cancelled" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_a_log_that_is_followed_does_not_hold_up_the_end_of_the_scheduler(followed):

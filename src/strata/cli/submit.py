@@ -103,7 +103,7 @@ def jobs(server: str, token_file: str | None, output: str) -> None:
 @click.command()
 @click.argument("name", type=RUNNING_JOB)
 @click.option("--why", is_flag=True, help="Show every decision about it, and what else there was.")
-@click.option("--watch", is_flag=True, help="Show it again whenever it changes, until it is over.")
+@click.option("--watch", is_flag=True, help="A line whenever it changes, until it is over; -o json: only then.")
 @_server_option
 @output_option
 def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, output: str) -> None:
@@ -118,15 +118,17 @@ def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, 
     if watch:
         from strata.control.state import JobPhase
 
-        line = ""
+        line, is_over = "", False
         for every in client.events():
             state = next(item for item in every if item["name"] == name)
-            if (text := _line(state)) != line:
+            if output == "table" and (text := _line(state)) != line:
                 line = text
                 show([line])
-            if JobPhase(state["phase"]).is_final:
-                return
-        data = client.job(name)  # the scheduler has stopped: say so
+            if is_over := JobPhase(state["phase"]).is_final:
+                break
+        if is_over and output == "table" and not why:
+            return
+        data = client.job(name)  # asked in vain where the scheduler has stopped, which says so
     emit(data, output, _job_shown(data, why=why))
 
 
