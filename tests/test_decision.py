@@ -120,6 +120,7 @@ SAMPLES = {
     "switch-never-pays": {"gain": 0.12, "steps": 16, "cost": 0.5},
     "figures-not-finite": {"count": 1},
     "pick-not-legal": {"pick": 99},
+    "training-preempted": {"waiting": "urgent"},
     "training-shrunk": {"plan": "single Ohio", "devices": 8, "waiting": "urgent"},
     "links-changed": {"source": "east", "dest": "west", "now": "1Gbps", "then": "5Gbps"},
     "rule-by-record": {"family": "one job"},

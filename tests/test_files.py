@@ -39,6 +39,7 @@ class Site(FileModel):
     backup: Wire | None = None
     delay: Seconds = 0.0
     share: float = 0.0
+    names: Annotated[tuple[str, ...], Field(min_length=1)] = ("a",)
 
 
 @pytest.fixture
@@ -100,12 +101,20 @@ def test_all_faults_are_told_at_once_each_with_its_place(faults):
         pytest.param("cards: [{name: no, memory: 1GB}]",
                      "2:10: cards.0.name: should be text; put it in quotes if it is",
                      id="norway"),
+        pytest.param("names: []", "2:1: names: holds 0 items, and needs 1", id="too-short"),
+        pytest.param("names: a", "2:1: names: should be a list (`- item`)", id="no-tuple"),
         pytest.param("share: .nan", "2:1: share: should be a finite number", id="nan"),
         pytest.param("delay: .inf", "2:1: delay: inf has no unit; write 30ms, 500ns or 1h30m", id="inf"),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_where_it_is(faults, line, fault):
     assert fault in faults(f"apiVersion: v1\n{line}\n")
+
+
+def test_a_list_whose_items_are_wrong_is_not_also_too_short(faults):
+    assert faults("apiVersion: v1\nnames: [true]\n") == [
+        "2:9: names.0: should be text; put it in quotes if it is",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,10 @@ class Document:
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            raise BadFile([self._explain(item, model) for item in error.errors()]) from None
+            items, errors = error.errors(), {item["loc"][:-1] for item in error.errors()}
+            # A list whose items are wrong is not also too short.
+            whole = [item for item in items if item["type"] != "too_short" or item["loc"] not in errors]
+            raise BadFile([self._explain(item, model) for item in whole]) from None
 
     def _explain(self, item: ErrorDetails, model: type[BaseModel]) -> Fault:
         where = self._keys_of(item)
@@ -91,6 +94,8 @@ class Document:
             close = closest(str(where[-1]), known)
             meant = f" (did you mean {close!r}?)" if close else f" (known: {', '.join(known)})"
             return self.fault(where, f"unknown key{meant}")
+        if item["type"] == "too_short":
+            return self.fault(where, f"holds {len(item['input'])} items, and needs {item['ctx']['min_length']}")
         message = _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         return self.fault(where, message.replace("Input should", "should", 1))
 
@@ -115,6 +120,7 @@ _MESSAGES: Final = {
     "model_attributes_type": "should be a mapping (`key: value`)",
     "dict_type": "should be a mapping (`key: value`)",
     "list_type": "should be a list (`- item`)",
+    "tuple_type": "should be a list (`- item`)",
     "string_type": "should be text; put it in quotes if it is",
 }
 

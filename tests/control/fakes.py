@@ -47,7 +47,7 @@ class FakeDriver:
 
     def __init__(self, world, domain):
         self.world, self.domain = world, domain
-        self.fails, self.calls = "", 0
+        self.fails, self.calls, self.num_devices = "", 0, 8
         self.answers = threading.Event()
         self.answers.set()
         self.starts, self.phases = [], {}
@@ -61,7 +61,8 @@ class FakeDriver:
     def observe(self, now_s):
         self._call()
         with self.world.lock:
-            return DomainSeen(self.domain, now_s, 8, tuple(self.world.part(id_, self) for id_ in self.phases))
+            parts = tuple(self.world.part(id_, self) for id_ in self.phases)
+            return DomainSeen(self.domain, now_s, self.num_devices, parts)
 
     def start(self, start):
         self._call()

@@ -1,7 +1,10 @@
 """The API of a scheduler in virtual time, behind a real socket: events, metrics, prospects, refusals."""
 
 import asyncio
+import json
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -82,6 +85,19 @@ def test_a_log_is_followed_until_the_attempt_is_over(followed):
     assert list(lines) == []
 
 
+def test_a_log_of_a_part_that_never_began_is_over_with_its_attempt(served):
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(10)
+    for driver in world.drivers.values():
+        driver.logs = lambda attempt, *, follow: iter(lambda: None, "never")
+    lines = client.logs("a", follow=True)
+    world.daemon.cancel("a")
+    world.passes(50)
+    assert world.daemon.snapshot.attempts == {}
+    assert list(lines) == []
+
+
 def test_a_job_without_a_log_says_where_it_is(served, tmp_path, capsys):
     world, client = served
     world.daemon.submit(piece())
@@ -92,6 +108,22 @@ def test_a_job_without_a_log_says_where_it_is(served, tmp_path, capsys):
     assert strata(["logs", "a", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "a is running: nothing was written\n")
+
+
+def test_what_is_watched_is_told_in_the_end_as_it_was_asked_for(served, tmp_path, capsys):
+    """Lines came for -o json too, and --why showed nothing."""
+    world, client = served
+    world.daemon.submit(piece())
+    world.daemon.cancel("a")
+    world.passes(20)
+    (tmp_path / "token").write_text("secret")
+    watch = ["job", "a", "--watch", "--server", client.url, "--token-file", str(tmp_path / "token")]
+    assert strata([*watch, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == "cancelled"
+    assert strata(watch) == 0
+    assert capsys.readouterr().out.splitlines() == ["a: cancelled, step 0/1000, - a step"]
+    assert strata([*watch, "--why"]) == 0
+    assert "a: cancelled" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_a_log_that_is_followed_does_not_hold_up_the_end_of_the_scheduler(followed):
@@ -161,6 +193,60 @@ def test_every_path_is_described_and_answers(served):
     assert list(client.logs("a")) == [
         f"{name}: a-1 in {name}" for name in world.daemon.snapshot.attempts["a-1"].parts
     ]
+
+
+def test_what_a_path_takes_is_described(served):
+    _, client = served
+    paths = client.json("GET", "/v1/openapi.json")["paths"]
+
+    def takes(path, method="get"):
+        return [(item["name"], item["in"], item["required"]) for item in paths[path][method]["parameters"]]
+
+    assert takes("/v1/jobs/{name}/logs") == [("name", "path", True), ("follow", "query", False)]
+    assert takes("/v1/jobs", "post") == [("strict", "query", False)]
+    assert takes("/v1/decisions") == [("limit", "query", False)]
+    assert takes("/v1/links") == []
+
+
+def test_a_job_that_is_refused_for_what_nobody_has_is_named_once(served):
+    _, client = served
+    with pytest.raises(UsageError) as error:
+        client.submit(piece(min_devices=4000), is_strict=True)
+    assert str(error.value).startswith("a: its plans on this fleet take ")
+
+
+def test_brackets_without_end_are_bad_input(served):
+    _, client = served
+    headers = {"authorization": "Bearer secret"}
+    request = urllib.request.Request(f"{client.url}/v1/jobs", b"[" * 100_000, headers, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=300)
+    assert error.value.code == 422
+    error.value.close()
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\nb", "\u00e9" * 34, "\0"])
+def test_a_name_that_no_page_and_no_folder_can_have_is_refused(served, name):
+    _, client = served
+    with pytest.raises(UsageError, match="name"):
+        client.submit(piece(name))
+    assert client.jobs() == []
+
+
+def test_a_job_that_no_turn_has_seen_is_told_as_any_other(served):
+    world, client = served
+    world.daemon.submit(piece(owner="x"))
+    (new,) = client.jobs()
+    world.passes(10)
+    (job,) = client.jobs()
+    assert new.keys() == job.keys()
+    assert [new[key] for key in ("phase", "owner", "steps", "attempts_made")] == ["queued", "x", job["steps"], 0]
+
+
+def test_a_domain_with_a_slash_in_its_name_can_be_drained(served):
+    _, client = served
+    with pytest.raises(UsageError, match="no domain 'rack/3' that runs work"):
+        client.drain("rack/3")
 
 
 def test_a_wrong_token_and_what_is_not_there_are_refused_with_what_to_try(served):

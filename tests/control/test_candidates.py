@@ -71,3 +71,9 @@ def test_a_job_that_fits_nowhere_uncut_is_planned_soon(tmp_path):
     plans = Candidates.of(sites, asked(tmp_path, "llama-3.1-8b", sequence=524288, batch=8)).plans
     assert plans
     assert all(stage.context_parallel > 1 for plan in plans for stage in plan.pipelines[0].stages)
+
+
+def test_plans_of_one_name_are_told_apart_by_their_devices():
+    sites = fleet(domain("a", 4), domain("b", 1), gbps=1, ms=30)
+    plans = with_smaller(Candidates.of(sites, job(layers(8), batch=16)))
+    assert {"single a (4 devices)", "single a (1 device)", "single b"} <= set(plans.names)

@@ -203,6 +203,13 @@ def test_a_job_that_fails_at_once_waits_twice_as_long_each_time_and_says_so():
     assert waits == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
 
 
+def test_a_program_that_ends_well_before_its_last_step_waits_as_one_that_failed_and_is_told_where_it_ended():
+    early = step(running(spec(can_resume=False)), *both(PartSeen("a-1", PartPhase.ENDED, step=3, exit_code=0)))
+    (decided,) = early.decisions
+    assert (decided.decision.reasons[0].token, early.actions) == ("tried-again-later", ())
+    assert decided.decision.reasons[0].data["message"] == "it ended at step 3 of 100"
+
+
 def test_a_job_that_got_further_before_it_failed_is_tried_again_at_once():
     failed = PartSeen("a-1", PartPhase.FAILED, step=50, checkpoint_step=40)
     assert step(running(spec()), *both(failed)).snapshot.jobs["a"].retry_s is None
@@ -239,6 +246,23 @@ def test_a_drained_domain_is_left():
     outcome = step(running(spec()), *both(PartSeen("a-1", PartPhase.RUNNING)), Drained(WEST), now_s=1.0)
     assert {a.domain for a in outcome.actions if isinstance(a, Stop)} == {EAST, WEST}
     assert outcome.snapshot.jobs["a"].next_plan == on(EAST)
+    assert outcome.snapshot.attempts["a-1"].reason == f"{WEST} is no longer there for jobs"
+
+
+def test_who_is_drained_with_nowhere_to_go_is_said_to_have_left_because_of_the_drain():
+    left = step(running(spec(min_devices=16)), *both(PartSeen("a-1", PartPhase.RUNNING)), Drained(WEST), now_s=1.0)
+    assert left.snapshot.jobs["a"].next_plan is None
+    assert left.snapshot.attempts["a-1"].reason == f"{WEST} is no longer there for jobs"
+
+
+def test_an_elastic_job_leaves_a_drained_domain_though_another_job_waits():
+    """It kept to its devices for who waits, those of the drained domain too."""
+    parts = both(PartSeen("a-1", PartPhase.RUNNING))
+    waits = step(running(spec(min_devices=4, max_devices=16)), *parts, Submitted(spec("b", min_devices=16)))
+    assert [attempt.is_stopping for attempt in waits.snapshot.attempts.values()] == [False]
+    left = step(waits.snapshot, *parts, Drained(WEST), now_s=1.0)
+    assert left.snapshot.attempts["a-1"].is_stopping
+    assert left.snapshot.jobs["a"].next_plan == on(EAST)
 
 
 def test_a_cancelled_job_stops_and_does_not_start_again():
@@ -266,6 +290,8 @@ def test_a_job_gives_way_only_where_it_allows_it():
     assert step(running(spec()), *parts, urgent).actions == ()
     outcome = step(running(spec(is_preemptible=True)), *parts, urgent)
     assert {a.domain for a in outcome.actions if isinstance(a, Stop)} == {EAST, WEST}
+    assert outcome.snapshot.attempts["a-1"].reason == "ends its attempt and waits, so that b has room"
+    assert "training-preempted" in [d.decision.reasons[0].token for d in outcome.decisions if d.job == "a"]
     after = step(outcome.snapshot, *both(PartSeen("a-1", PartPhase.ENDED, step=9, checkpoint_step=9)))
     assert {a.attempt.job for a in after.actions if isinstance(a, Start)} == {"b"}
 
@@ -277,6 +303,47 @@ def test_a_short_job_passes_one_that_waits_and_a_long_one_does_not():
     assert "short-1" in after.snapshot.attempts
     late = step(held, Submitted(queue[0]), Submitted(replace(queue[1], name="long", steps=10_000)))
     assert "long-1" not in late.snapshot.attempts
+
+
+def test_a_domain_that_has_fewer_devices_than_run_there_holds_up_nobody_elsewhere():
+    held = running(spec("a", max_devices=8, can_resume=False))
+    (name,) = held.attempts["a-1"].parts
+    fewer = replace(seen(name, PartSeen("a-1", PartPhase.RUNNING)), num_devices=4)
+    after = step(held, fewer, Submitted(spec("b", max_devices=8)), now_s=1.0)
+    (other,) = {EAST, WEST} - {name}
+    assert [(a.domain, a.attempt.id) for a in after.actions] == [(other, "b-1")]
+    lacking = [str(why) for item in after.decisions[0].decision.alternatives for why in item.reasons]
+    assert f"takes 8 devices of {name}, and 0 are free for it" in lacking
+
+
+@pytest.mark.parametrize(("left", "leave"), [(17, set()), (15, set()), (7, {"b-1"}), (0, {"a-1", "b-1"})])
+def test_a_domain_may_have_more_devices_than_the_fleet_says_and_lose_them(left, leave):
+    """The loop ended with an IndexError."""
+
+    def first(count, *parts):
+        return replace(seen(EAST, *parts), num_devices=count)
+
+    queue = [Submitted(spec(name, max_devices=8, min_devices=8)) for name in "ab"]
+    state = step(Snapshot(FLEET), first(16), *queue).snapshot
+    parts = [PartSeen(id_, PartPhase.RUNNING) for id_ in state.attempts]
+    assert len(parts) == 2
+    after = step(step(state, first(16, *parts)).snapshot, first(left, *parts), now_s=1.0)
+    assert {action.attempt for action in after.actions if isinstance(action, Stop)} == leave
+
+
+def test_who_holds_more_devices_than_the_edited_fleet_has_is_moved_at_once():
+    """The local agent reckoned with the domain as it is now, and ended the loop with an IndexError."""
+    held = running(spec("a", max_devices=8, min_devices=8))
+    (name,) = held.attempts["a-1"].parts
+    (other,) = {EAST, WEST} - {name}
+    few = replace(FLEET.domain(name), num_devices=4, devices_per_node=4)
+    edited = replace(FLEET, domains=tuple(few if d.name == name else d for d in FLEET.domains))
+    smaller = Scheduler(exact, lambda fleet, _job: Candidates(fleet, TRAINING, [on(other), on(name, devices=4)]))
+    fewer = replace(seen(name, PartSeen("a-1", PartPhase.RUNNING)), num_devices=4)
+    after = smaller.step(replace(held, fleet=edited, inbox=(fewer,)), 1.0).snapshot
+    assert (after.attempts["a-1"].reason, after.jobs["a"].next_plan) == (
+        f"takes 8 devices of {name}, and 4 are free for it", on(other),
+    )  # fmt: skip
 
 
 def test_what_was_decided_for_a_move_is_kept_free_for_it():

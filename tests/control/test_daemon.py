@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from strata.control.assembly import assembled
 from strata.control.daemon import steady_clock
 from strata.control.drivers.apart import MOST_LEFT_BEHIND
+from strata.control.policies import PolicyName
 from strata.control.state import JobPhase, PartPhase
 from strata.errors import UsageError
-from tests.control.fakes import EAST, STEPS, WEST, World, piece
+from tests.control.fakes import EAST, FLEET, STEPS, WEST, World, piece
+from tests.control.running import fleet_text
 
 
 @pytest.fixture
@@ -132,6 +135,35 @@ def test_a_domain_that_is_added_is_used(tmp_path):
     assert [world.drivers[name].starts for name in (EAST, WEST)] == [["a-1"], ["b-1"]]
     assert world.daemon.snapshot.jobs["a"].attempts == 1  # what ran went on
     world.down()
+
+
+def test_who_holds_devices_that_an_edited_fleet_no_longer_has_leaves_at_once(world):
+    """It was asked at its next interval."""
+    world.daemon.submit(piece())
+    world.passes(30)
+    assert set(world.daemon.snapshot.attempts["a-1"].parts) == {EAST, WEST}
+    world.fleet = replace(
+        FLEET, domains=(FLEET.domain(EAST), replace(FLEET.domain(WEST), num_devices=4, devices_per_node=4))
+    )
+    world.drivers[WEST].num_devices = 4
+    world.daemon.reload()
+    world.passes(20)
+    assert world.jobs["a"].attempts == 2
+    assert world.daemon.snapshot.attempts["a-2"].plan.devices().get(WEST, 0) <= 4
+
+
+def test_a_new_store_is_not_put_beside_the_folder_of_one_that_is_gone(tmp_path):
+    """A job of the same name was done at once: its first attempt had ended, under the store before."""
+    fleet, store = tmp_path / "fleet.json", tmp_path / "fleet.db"
+    fleet.write_text(fleet_text())
+    asked = {"policy": PolicyName.NEVER, "interval_s": 300.0, "probe_every_s": 60.0}
+    for _ in range(2):  # the second time it goes on where it was
+        with assembled(fleet, store, **asked):
+            (tmp_path / "fleet.strata" / "domains" / "west").mkdir(parents=True, exist_ok=True)
+    store.unlink()
+    with pytest.raises(UsageError, match="is of a store that is gone") as error, assembled(fleet, store, **asked):
+        pass
+    assert error.value.hint == f"put {store} back, or move the folder"
 
 
 def test_what_measured_the_links_of_the_fleet_before_is_ended(world):

@@ -200,6 +200,18 @@ def test_the_command_plays_several_jobs_together(tmp_path, capsys):
     text = capsys.readouterr().out
     assert all(item["plan"] in text for job in jobs.values() for item in job["timeline"])
     assert strata(["replay", "seed", files[0], files[0], "--links", str(trace)]) == 2
+    (tmp_path / "b").write_text(job.format("b").replace("steps: 50", "steps: 50, min_devices: 4000"))
+    assert strata(["replay", "seed", *files, "--links", str(trace)]) == 0
+    (text,) = capsys.readouterr().out.split("b can never run here:")[1:]
+    assert "the job allows 4000" in text
+
+
+def test_a_trace_in_milliseconds_is_refused(tmp_path, capsys):
+    """It was replayed for days, without a word."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,East_DataCenter>West_DataCenter\n0,1\n600000000000,1\n")
+    assert strata(["replay", "seed", "opt-350m", "--links", str(trace)]) == 2
+    assert "try: time_s in seconds" in capsys.readouterr().err
 
 
 def test_a_bad_trace_is_refused_with_all_its_faults(tmp_path, capsys):

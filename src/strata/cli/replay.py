@@ -113,3 +113,6 @@ def _show_jobs(data: dict[str, Any]) -> Shown:
         ],
         right=(0, 2),
     )
+    for name, whys in data["refusals"].items():
+        yield f"{name} can never run here:"
+        yield from (f"  {why}" for why in whys)

@@ -58,8 +58,7 @@ def submit(job: Path, strict: bool, server: str, token_file: str | None, output:
     _, piece = read_job(job)
     name = client.submit(piece, is_strict=strict)
     decision = _first_decision(client, name)
-    is_placed = decision is not None and decision["choice"] is not None
-    refusals = [] if decision is None or is_placed else client.prospects(name)
+    refusals = client.prospects(name) if decision is not None and decision["choice"] is None else []
     emit({"name": name, "decision": decision, "refusals": refusals}, output, _submitted(name, decision, refusals))
 
 
@@ -104,7 +103,7 @@ def jobs(server: str, token_file: str | None, output: str) -> None:
 @click.command()
 @click.argument("name", type=RUNNING_JOB)
 @click.option("--why", is_flag=True, help="Show every decision about it, and what else there was.")
-@click.option("--watch", is_flag=True, help="Show it again whenever it changes, until it is over.")
+@click.option("--watch", is_flag=True, help="A line whenever it changes, until it is over; -o json: only then.")
 @_server_option
 @output_option
 def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, output: str) -> None:
@@ -119,15 +118,17 @@ def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, 
     if watch:
         from strata.control.state import JobPhase
 
-        line = ""
+        line, is_over = "", False
         for every in client.events():
             state = next(item for item in every if item["name"] == name)
-            if (text := _line(state)) != line:
+            if output == "table" and (text := _line(state)) != line:
                 line = text
                 show([line])
-            if JobPhase(state["phase"]).is_final:
-                return
-        data = client.job(name)  # the scheduler has stopped: say so
+            if is_over := JobPhase(state["phase"]).is_final:
+                break
+        if is_over and output == "table" and not why:
+            return
+        data = client.job(name)  # asked in vain where the scheduler has stopped, which says so
     emit(data, output, _job_shown(data, why=why))
 
 
@@ -155,7 +156,7 @@ def logs(name: str, follow: bool, server: str, token_file: str | None) -> None:
 @click.argument("name", type=RUNNING_JOB)
 @_server_option
 def cancel(name: str, server: str, token_file: str | None) -> None:
-    """End a job: it is asked to save, then killed after its grace.
+    """End a job: it is asked to save, if it can, then killed after its grace.
 
     \b
     strata cancel small
@@ -165,7 +166,8 @@ def cancel(name: str, server: str, token_file: str | None) -> None:
     client = _client(server, token_file)
     before = client.job(name)
     client.cancel(name)
-    ends = "is asked to save and to end" if before["domains"] else "is taken out of the queue"
+    request = "is asked to save and to end" if before.get("can_resume") else "is asked to end"
+    ends = request if before["domains"] else "is taken out of the queue"
     is_over = JobPhase(before["phase"]).is_final
     show([f"{name} is {before['phase']}: nothing to end" if is_over else f"{name} {ends}"])
 
@@ -216,7 +218,7 @@ def _rows(data: list[dict[str, Any]]) -> Any:
 
 def _line(item: dict[str, Any]) -> str:
     where = f" on {', '.join(item['domains'])}" if item["domains"] else ""
-    stopping = ", saving to move" if item.get("is_stopping") else ""
+    stopping = ", stopping" if item.get("is_stopping") else ""
     return (
         f"{item['name']}: {item['phase']}{where}, step {_steps(item)}, {_step_time(item) or '-'} a step{stopping}"
     )
@@ -227,7 +229,8 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     for attempt in data["attempts"]:
         ended = f"; left because: {attempt['reason']}" if attempt["reason"] else ""
         steps = f"steps {attempt['from_step']} to {attempt['step']}"
-        yield f"  attempt {attempt['number']}: {attempt['plan_name']}, {steps}{ended}"
+        size = f"{attempt['num_devices']} device{'s' * (attempt['num_devices'] > 1)}"
+        yield f"  attempt {attempt['number']}: {attempt['plan_name']} ({size}), {steps}{ended}"
         for name, part in attempt["parts"].items():
             code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""

@@ -170,7 +170,8 @@ def _after(job: Job, attempt: Attempt, now_s: float) -> Job:
     saved = job.spec.steps if is_done else attempt.checkpoint_step
     kept = max(job.steps_done, saved) if job.spec.can_resume or is_done else 0
     repeated = (attempt.step - attempt.from_step) - (kept - job.steps_done)
-    is_fruitless = kept <= job.steps_done and any(p.phase is PartPhase.FAILED for p in attempt.parts.values())
+    has_failed = any(part.phase is PartPhase.FAILED for part in attempt.parts.values())
+    is_fruitless = kept <= job.steps_done and (has_failed or (ended and not attempt.is_stopping))
     lie = job.weights_plan if attempt.left_s(now_s) > 0 else attempt.plan
     job = replace(job, steps_done=kept, repeated_steps=job.repeated_steps + max(0, repeated), weights_plan=lie)
     if is_done:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ _MOST_LINES: Final = 1000
 _OVER: Final = object()
 _LOOK_S: Final = 0.2
 """Between two looks for new lines of logs that are followed."""
+
+_IN_PATH, _IN_QUERY = re.compile(r"{(\w+)}"), re.compile(r"\?(\w+)=")
 
 PATHS: Final = {
     "/v1/jobs": {
@@ -61,17 +64,17 @@ def build(
     _metrics(daemon, registry)
     api = _Api(daemon, registry)
     routes = [
-        Route("/v1/jobs", api.jobs, methods=["GET"]),
+        Route("/v1/jobs", api.view(jobs_view), methods=["GET"]),
         Route("/v1/jobs", api.submit, methods=["POST"]),
-        Route("/v1/jobs/{name}", api.job, methods=["GET"]),
+        Route("/v1/jobs/{name}", api.view(job_view), methods=["GET"]),
         Route("/v1/jobs/{name}", api.cancel, methods=["DELETE"]),
-        Route("/v1/jobs/{name}/piece", api.piece, methods=["GET"]),
-        Route("/v1/jobs/{name}/prospects", api.prospects, methods=["GET"]),
+        Route("/v1/jobs/{name}/piece", api.view(lambda daemon, name: daemon.store.piece(name)), methods=["GET"]),
+        Route("/v1/jobs/{name}/prospects", api.view(prospects_view), methods=["GET"]),
         Route("/v1/jobs/{name}/logs", api.logs, methods=["GET"]),
-        Route("/v1/domains", api.domains, methods=["GET"]),
-        Route("/v1/domains/{name}/drain", api.drain, methods=["POST", "DELETE"]),
+        Route("/v1/domains", api.view(domains_view), methods=["GET"]),
+        Route("/v1/domains/{name:path}/drain", api.drain, methods=["POST", "DELETE"]),
         Route("/v1/decisions", api.decisions, methods=["GET"]),
-        Route("/v1/links", api.links, methods=["GET"]),
+        Route("/v1/links", api.view(links_view), methods=["GET"]),
         Route("/v1/events", api.events, methods=["GET"]),
         Route("/v1/openapi.json", api.openapi, methods=["GET"]),
         Route("/metrics", api.metrics, methods=["GET"]),
@@ -92,28 +95,22 @@ class _Api:
         self.daemon, self.registry = daemon, registry
         self.is_stopping: Callable[[], bool] = lambda: False
 
-    async def jobs(self, _: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(jobs_view, self.daemon))
+    def view(self, look: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def shown(request: Request) -> Response:
+            return JSONResponse(await run_in_threadpool(look, self.daemon, *request.path_params.values()))
+
+        return shown
 
     async def submit(self, request: Request) -> Response:
         try:
             piece = json.loads(await request.body())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: a hundred thousand brackets
             raise UsageError(f"not JSON: {error}") from None
         if not isinstance(piece, dict):
             raise UsageError("a job is {document: {...}, texts: {...}}")
         is_strict = request.query_params.get("strict") == "1"
         spec = await run_in_threadpool(lambda: self.daemon.submit(piece, is_strict=is_strict))
         return JSONResponse({"name": spec.name}, status_code=201)
-
-    async def job(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(job_view, self.daemon, request.path_params["name"]))
-
-    async def piece(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self.daemon.store.piece, request.path_params["name"]))
-
-    async def prospects(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(prospects_view, self.daemon, request.path_params["name"]))
 
     async def cancel(self, request: Request) -> Response:
         await run_in_threadpool(self.daemon.cancel, request.path_params["name"])
@@ -133,15 +130,15 @@ class _Api:
 
         async def stream() -> AsyncIterator[str]:
             while logs and not (is_followed and self.is_stopping()):
+                is_over = attempt["id"] not in self.daemon.snapshot.attempts  # of a part that never began, too
                 if lines := await run_in_threadpool(_written, logs):
                     yield lines
+                elif is_over:
+                    return
                 else:
                     await asyncio.sleep(_LOOK_S)
 
         return StreamingResponse(stream(), media_type="text/plain; charset=utf-8")
-
-    async def domains(self, _: Request) -> Response:
-        return JSONResponse(domains_view(self.daemon))
 
     async def drain(self, request: Request) -> Response:
         name, is_drained = request.path_params["name"], request.method == "POST"
@@ -154,9 +151,6 @@ class _Api:
             raise UsageError(f"limit={text} is not a number", hint="?limit=200")
         limit = min(int(text), _MOST_DECISIONS)
         return JSONResponse(await run_in_threadpool(lambda: decisions_view(self.daemon, limit=limit)))
-
-    async def links(self, _: Request) -> Response:
-        return JSONResponse(links_view(self.daemon))
 
     async def events(self, request: Request) -> Response:
         async def stream() -> AsyncIterator[str]:
@@ -176,6 +170,11 @@ class _Api:
             path: {
                 method: {
                     "summary": text,
+                    "parameters": [
+                        {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
+                        for where, names in (("path", _IN_PATH.findall(path)), ("query", _IN_QUERY.findall(text)))
+                        for name in names
+                    ],
                     "responses": {"default": {"description": "JSON, or an error with its reason"}},
                 }
                 for method, text in methods.items()

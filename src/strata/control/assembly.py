@@ -25,17 +25,14 @@ from strata.fleet.schema import DriverEntry, KubeEntry, LocalEntry, SlurmEntry, 
 
 @contextmanager
 def assembled(
-    source: Path,
-    store: Path,
-    *,
-    policy: PolicyName,
-    interval_s: float,
-    probe_every_s: float,
+    source: Path, store: Path, *, policy: PolicyName, interval_s: float, probe_every_s: float,
     probe_share: float = SHARE,
-) -> Iterator[Daemon]:
+) -> Iterator[Daemon]:  # fmt: skip
     """Yield a daemon that `run` starts. Raises BadFile and UsageError for files that cannot be used."""
     clock, folder = steady_clock(), store.resolve().with_suffix(".strata")
     cannot_meet: dict[Pair, Reason] = {}
+    if not store.exists() and (folder / "domains").exists():  # attempts there have the ids that ours would have
+        raise UsageError(f"{folder} is of a store that is gone", hint=f"put {store} back, or move the folder")
     with ExitStack() as stack:
 
         def read() -> Sites:

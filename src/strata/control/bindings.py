@@ -47,8 +47,9 @@ def seen_by(state: Snapshot, attempt: Attempt, domain: str, *, interval_s: float
     What other attempts have is taken. A device between two states of health is in the better one, and loaded.
     """
     given = held(state, domain)
-    site = nominal_state(state.fleet.domain(domain), interval_s=interval_s)
-    count = site.domain.num_devices
+    there = state.fleet.domain(domain)  # jobs may hold more: of a driver that finds more, of a file that had more
+    count = max(there.num_devices, 1 + max(chain.from_iterable(given.values())))
+    site = nominal_state(replace(there, num_devices=count), interval_s=interval_s)
     speeds, taken = np.zeros(count), np.zeros(count, dtype=bool)
     speeds_now = state.domains[domain].capacity[:count]
     speeds[: len(speeds_now)] = np.minimum(speeds_now, 1.0)

@@ -6,6 +6,7 @@ response fitted at nominal links. States are remembered, so a level that lasts c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -166,8 +167,11 @@ class Candidates:
 
     @cached_property
     def names(self) -> list[str]:
-        """What people call each plan."""
-        return [explain.name(plan) for plan in self.plans]
+        """What people call each plan, with its devices where that tells it from another one."""
+        names = [explain.name(plan) for plan in self.plans]
+        times = Counter(names)
+        sizes = [f" ({plan.num_devices} device{'s' * (plan.num_devices > 1)})" for plan in self.plans]
+        return [name + size * (times[name] > 1) for name, size in zip(names, sizes, strict=True)]
 
     @cached_property
     def devices(self) -> Ints:

@@ -16,7 +16,7 @@ from strata.control.outlook import Outlook, outlook_of
 from strata.control.policies import Choose, Learned
 from strata.control.prospects import not_allowed
 from strata.control.rollouts import Moving
-from strata.control.state import Job, JobPhase, Snapshot
+from strata.control.state import Job, JobPhase, PartPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.training.plan import explain
 from strata.units import show_time
@@ -45,19 +45,10 @@ class JobDecision:
 
 
 def choice(
-    candidates: Candidates,
-    choose: Choose,
-    state: Snapshot,
-    job: Job,
-    *,
-    now_s: float,
-    room: Room,
-    current: TrainingPlan | None,
-    interval_s: float,
-    measured: Measured,
-    left_s: float = 0.0,
+    candidates: Candidates, choose: Choose, state: Snapshot, job: Job, *, now_s: float, room: Room,
+    current: TrainingPlan | None, interval_s: float, measured: Measured, left_s: float = 0.0,
     woken: tuple[Reason, ...] = (),
-) -> JobDecision:
+) -> JobDecision:  # fmt: skip
     """Return the policy's plan for a job: the one in use, another one, or none that is free.
 
     left_s: for how long the job's weights are still under way from `job.weights_plan`. woken: why this is asked
@@ -98,6 +89,8 @@ def after_failure(state: Snapshot, job: Job, now_s: float) -> JobDecision:
     """Return the decision not to try a job again for a while, as it failed before it got any further, or ever."""
     last = next((a for a in state.attempts.values() if a.job == job.spec.name and a.number == job.attempts), None)
     messages = [] if last is None else [part.message for part in last.parts.values() if part.message]
+    if last is not None and all(part.phase is PartPhase.ENDED for part in last.parts.values()):
+        messages = [f"it ended at step {last.step} of {job.spec.steps}"]
     data = {
         "attempt": job.attempts, "failures": job.failures, "most": job.spec.most_failures,
         "message": messages[0] if messages else "no word",
@@ -139,7 +132,7 @@ def _closed(domain: str, state: Snapshot) -> Reason | None:
 def _lacking(plan: TrainingPlan, state: Snapshot, job: Job, room: Room) -> Iterator[Reason]:
     """Yield why a plan cannot run now."""
     for name, devices in plan.devices().items():
-        free = room.free.get(name, 0)
+        free = max(0, room.free.get(name, 0))
         if closed := _closed(name, state):
             yield closed
         elif free < devices:
@@ -193,9 +186,10 @@ def _left_out(candidates: Candidates) -> tuple[Alternative[TrainingPlan], ...]:
     return tuple(Alternative(" + ".join(pair), {}, (candidates.apart[pair],)) for pair in pairs[:SHOWN])
 
 
-def shrunk(job: Job, plan: TrainingPlan, for_job: Job, now_s: float) -> JobDecision:
-    """Return the decision that an elastic job goes on with fewer devices, for a job that waits."""
-    data = {"plan": explain.name(plan), "devices": plan.num_devices, "waiting": for_job.spec.name}
-    inputs = digest(job.spec.name, job.attempts, now_s, for_job.spec.name)
-    made = Decision(plan, (), (Reason("training-shrunk", "", data),), Trust.ANALYTIC, inputs, 0, 0.0)
-    return JobDecision(job.spec.name, now_s, made, None)
+def gives_way(state: Snapshot, job: Job, plan: TrainingPlan | None, for_job: Job, now_s: float) -> JobDecision:
+    """Return the decision that a job goes on with fewer devices, or ends, for a job that waits."""
+    data: dict[str, str | int] = {"waiting": for_job.spec.name}
+    if plan is None:
+        return _decided(job, now_s, None, (Reason("training-preempted", "", data),), (), state)
+    data |= {"plan": explain.name(plan), "devices": plan.num_devices}
+    return _decided(job, now_s, plan, (Reason("training-shrunk", "", data),), (), state)

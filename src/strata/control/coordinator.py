@@ -56,7 +56,7 @@ def drastic(state: Snapshot, job: Job, attempt: Attempt) -> Iterator[Reason]:
     for name in attempt.plan.domains:
         view = state.domains.get(name)
         if view is None or view.is_drained:
-            yield Reason("domain-vanished", name, {"domain": name})
+            yield Reason("domain-vanished", "", {"domain": name})
         elif job.decided_s is not None and view.recent and view.recent[-1][0] > job.decided_s:
             speeds = [speed for at_s, speed in view.recent if at_s <= job.decided_s] or [1.0]
             if view.speed < (1 - LINK_CHANGE) * speeds[-1]:
@@ -91,6 +91,10 @@ def inside(
     domains: list[str], candidates: Candidates, choose: Rule, interval_s: float, now_s: float,
 ) -> Inside:  # fmt: skip
     """Ask the local agents of some domains of an attempt; the one with the most to gain changes its part."""
+    for name in domains:
+        need, have = attempt.plan.devices()[name], state.fleet.domain(name).num_devices
+        if need > have:  # the fleet file was edited: no binding of what is left is its plan
+            return Inside(woken=(Reason("devices-held", "", {"domain": name, "devices": need, "free": have}),))
     parts, restart_s = parts_of(attempt.plan), RESTART_S if job.restart_s is None else job.restart_s
     hit = [parts[name] for name in domains if name in parts]
     if not hit:
@@ -118,13 +122,9 @@ def inside(
     plan = attempt.plan if is_kept else rebound(part, answer.binding)
     if not is_kept and (plan.num_devices < (job.spec.min_devices or 1) or not _runs(candidates, plan)):
         return Inside(woken=woken)
-    others = tuple(
-        Alternative(item.name, item.cost, item.reasons, attempt.plan)
-        for item in answer.considered
-        if item.name != answer.name
-    )
-    gone = tuple(reason for item in answer.considered for reason in item.reasons)
-    reasons = (*answer.reasons, *gone)
+    rest = [item for item in answer.considered if item.name != answer.name]
+    others = tuple(Alternative(item.name, item.cost, item.reasons, attempt.plan) for item in rest)
+    reasons = (*answer.reasons, *(reason for item in answer.considered for reason in item.reasons))
     inputs = digest(job.spec.name, job.attempts, now_s, state.fleet.name)
     made = Decision(plan, others, reasons, Trust.ANALYTIC, inputs, 0, 0.0)
     devices = {} if is_kept else {part.domain: tuple(answer.binding.used.tolist())}

@@ -15,7 +15,7 @@ from typing import Final
 from strata.control import coordinator, links
 from strata.control.accounts import settled, taken_in
 from strata.control.candidates import Candidates
-from strata.control.choosing import JobDecision, after_failure, choice, shrunk
+from strata.control.choosing import JobDecision, after_failure, choice, gives_way
 from strata.control.coordinator import Inside
 from strata.control.elastic import at_least, at_most, given_up, with_smaller
 from strata.control.free import Room
@@ -127,10 +127,12 @@ class Scheduler:
             is_due = job.decided_s is None or now_s - job.decided_s >= self.interval_s
             woken = (*coordinator.drastic(state, job, attempt), *local.woken)
             plan: TrainingPlan | None = attempt.plan
+            why = ""
             if is_due or (woken and now_s != job.decided_s):
                 own = room.with_back(attempt.plan)
                 if job.spec.is_elastic and self._is_awaited(state):
-                    own = Room(attempt.plan.devices())  # what is free is for who waits
+                    # What is free is for who waits.
+                    own = Room({name: min(n, own.free.get(name, 0)) for name, n in attempt.plan.devices().items()})
                 if attempt.moved_s is None:
                     moved_s = self._moved_s(state, job, attempt.plan, now_s, seen)
                     attempts[attempt.id] = attempt = replace(attempt, moved_s=moved_s)
@@ -141,15 +143,16 @@ class Scheduler:
                 jobs[attempt.job] = job = replace(job, decided_s=now_s)
                 decisions.append(decision)
                 plan = decision.decision.choice
+                # Where it cannot stay, what happened is why it leaves; what it goes to is in the decision.
+                why = str(woken[0]) if woken and not own.holds(attempt.plan) else decision.text
             devices: Mapping[str, tuple[int, ...]] = {}
             if local.decision is not None and (plan is None or plan == attempt.plan):
                 decisions.append(local.decision)
-                plan, devices = local.decision.decision.choice, local.devices
+                plan, devices, why = local.decision.decision.choice, local.devices, local.decision.text
             if plan is None and not room.holds(attempt.plan):
-                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=decisions[-1].text)
+                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=why)
             if plan is not None and (plan != attempt.plan or devices):
-                reason = decisions[-1].text
-                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=reason)
+                attempts[attempt.id] = replace(attempt, is_stopping=True, reason=why)
                 jobs[attempt.job] = replace(job, next_plan=plan, next_devices=devices)
                 seen = seen.with_plan(attempt.job, plan)
                 room = Room.of(replace(state, jobs=jobs, attempts=attempts))
@@ -187,10 +190,11 @@ class Scheduler:
                 for giver, smaller in less.items():
                     name = attempts[giver].job
                     jobs[name] = replace(jobs[name], next_plan=smaller, next_devices={})
-                    decisions.append(shrunk(jobs[name], smaller, job, now_s))
+                    decisions.append(gives_way(state, jobs[name], smaller, job, now_s))
                     attempts[giver] = replace(attempts[giver], is_stopping=True, reason=decisions[-1].text)
                 for victim in () if less else preempted(state, job, attempts, self.plans(state.fleet, job.spec)):
-                    attempts[victim] = replace(attempts[victim], is_stopping=True, reason="preempted")
+                    decisions.append(gives_way(state, jobs[attempts[victim].job], None, job, now_s))
+                    attempts[victim] = replace(attempts[victim], is_stopping=True, reason=decisions[-1].text)
                 waiting.append(job)
                 continue
             if waiting and not self._may_pass(state, waiting, job, plan, now_s):

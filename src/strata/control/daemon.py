@@ -21,6 +21,7 @@ from strata.control.choosing import JobDecision
 from strata.control.core import Outcome, Scheduler
 from strata.control.driver import Driver
 from strata.control.drivers.apart import Apart
+from strata.control.drivers.launch import safe
 from strata.control.jobfile import job_of
 from strata.control.passive import Transfers, corroborated
 from strata.control.prospects import refusals
@@ -99,6 +100,7 @@ class Daemon:
         self._watchers: list[Callable[[], object]] = []
         self._apart: dict[str, Apart] = {}
         self._close: Callable[[], None] = lambda: None
+        self.snapshot = kept
         self._work_on(sites)
 
     def _work_on(self, sites: Sites) -> None:
@@ -114,7 +116,9 @@ class Daemon:
             apart.close()
         with self._lock:  # what was seen of the fleet before is seen again, as far as it is there
             self._seen, self.drivers = [], dict(sites.drivers)
-        self.snapshot, self._probe = snapshot, sites.probe
+        # Domains stay as they were seen last: who holds devices that are gone is told when they are seen next.
+        known = {name: view for name, view in self.snapshot.domains.items() if name in snapshot.domains}
+        self.snapshot, self._probe = replace(snapshot, domains={**snapshot.domains, **known}), sites.probe
         before, self._close = self._close, sites.close
         before()
         self._transfers = Transfers(sites.fleet, every_s=self._probe_every_s)
@@ -136,9 +140,12 @@ class Daemon:
         is_strict: refuse one that could not run if every device were free; else it waits for another fleet.
         """
         spec = job_of(piece, self.clock())
+        if "/" in spec.name or not spec.name.isprintable() or len(safe(spec.name)) > 200:
+            hint = "no slash, nothing that cannot be printed, at most 200 bytes"
+            raise UsageError(f"name {spec.name[:40]!r} cannot be that of a folder and of a page", hint=hint)
         if is_strict and (reasons := self.refusals(spec)):
-            why = "; ".join(map(str, reasons))
-            raise UsageError(f"{spec.name}: {why}", hint="without --strict it is queued for another fleet")
+            why = "; ".join(map(str, reasons))  # the first names the job
+            raise UsageError(why, hint="without --strict it is queued for another fleet")
         self.store.submit(spec, piece)
         self._wake.set()
         return spec
@@ -278,12 +285,10 @@ def plain_decision(decision: JobDecision) -> dict[str, Any]:
     """Return the JSON form of a decision: the chosen plan, the reasons, and the others with theirs."""
     made = decision.decision
     return {
-        "choice": None if made.choice is None else made.choice.to_dict(),
-        "step_time_s": decision.step_time_s,
+        "choice": None if made.choice is None else made.choice.to_dict(), "step_time_s": decision.step_time_s,
         "reasons": [reason.to_dict() for reason in made.reasons],
-        "alternatives": [other.to_dict() for other in made.alternatives],
-        "trust": str(made.trust),
-    }
+        "alternatives": [other.to_dict() for other in made.alternatives], "trust": str(made.trust),
+    }  # fmt: skip
 
 
 def _differs(before: Snapshot, after: Snapshot) -> bool:

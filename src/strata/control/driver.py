@@ -1,8 +1,9 @@
 """What a domain must be able to do for the control loop. One instance a domain; one file a driver.
 
-A call may block or raise: whoever calls runs it apart, with a deadline, and reports one that fails or is late as
-`DomainSilent`. A driver keeps nothing in memory that its domain does not know: after a restart of the scheduler
-`observe` sees the same attempts again, which is how they are adopted.
+A call may block or raise: whoever calls runs it apart, with a deadline, and reports one that is late, or a look
+that fails, as `DomainSilent`; a start that fails is tried again for as long, then its part has failed. A driver
+keeps nothing in memory that its domain does not know: after a restart of the scheduler `observe` sees the same
+attempts again, which is how they are adopted.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Room:
         least, most = spec.min_devices or 0, spec.max_devices or np.inf
         key = (candidates, least, most)
         if key not in self._legal:
-            free = np.array([self.free.get(domain.name, 0) for domain in candidates.fleet.domains])
+            # A domain may hold more than it has left: that is no reason against plans elsewhere.
+            free = np.array([max(0, self.free.get(domain.name, 0)) for domain in candidates.fleet.domains])
             count = candidates.devices.sum(axis=1)
             self._legal[key] = (candidates.devices <= free).all(axis=1) & (count >= least) & (count <= most)
         return self._legal[key]

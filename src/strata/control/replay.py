@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from strata.control.free import Room
 from strata.control.outlook import Outlook
 from strata.control.plans import planner
 from strata.control.policies import Choose, PolicyName, choose_by, inside_by
-from strata.control.prospects import not_allowed
+from strata.control.prospects import not_allowed, refusals
 from strata.control.simulated import SimulatedSites
 from strata.control.state import Job, JobPhase, JobSpec, Observation, Snapshot, Start, Stop, Submitted
 from strata.errors import Infeasible, UsageError
@@ -137,11 +138,10 @@ def replay_job(
 
     def result(rule: str) -> Replayed:
         with progress(f"replaying {rule}", total=duration_s) as advance:
-            choose = (
-                clairvoyant(candidates, trace, interval_s=interval_s, legal=legal, advance=advance)
-                if rule == CLAIRVOYANT
-                else choose_by(PolicyName(rule))
-            )
+            if rule == CLAIRVOYANT:
+                choose = clairvoyant(candidates, trace, interval_s=interval_s, legal=legal, advance=advance)
+            else:
+                choose = choose_by(PolicyName(rule))
             scheduler = Scheduler(choose, plans, interval_s)
             return run(fleet, [spec], scheduler, trace=trace, end_s=start_s + duration_s, advance=advance)
 
@@ -152,13 +152,10 @@ def replay_job(
     results = {rule: result(rule) for rule in dict.fromkeys((policy.value, *rules))}
     own = results[policy.value]
     return {
-        "policy": policy.value,
-        "kept": kept(policy.value),
-        "switches": own.switches,
-        "decisions": own.decisions,
+        "policy": policy.value, "kept": kept(policy.value), "switches": own.switches, "decisions": own.decisions,
         "timeline": _timeline(own.changes),
         "rules": {rule: {"kept": kept(rule), "switches": results[rule].switches} for rule in rules},
-    }
+    }  # fmt: skip
 
 
 def _timeline(changes: Sequence[JobDecision]) -> list[dict[str, Any]]:
@@ -170,12 +167,20 @@ def _timeline(changes: Sequence[JobDecision]) -> list[dict[str, Any]]:
 
 
 CLAIRVOYANT: Final = "clairvoyant"
+MOST_DECISIONS: Final = 1_000_000
 
 
 def trace_s(trace: Replay, interval_s: float) -> float:
-    """Return how long a trace lasts: its last row as long as the one before, one row alone an interval."""
+    """Return how long a trace lasts: its last row as long as the one before, one row alone an interval.
+
+    Raises UsageError where that is more decisions than anybody waits for: milliseconds, say, taken for seconds.
+    """
     times = trace.times_s
-    return float(times[-1] - times[0] + (times[-1] - times[-2] if len(times) > 1 else interval_s))
+    lasts_s = float(times[-1] - times[0] + (times[-1] - times[-2] if len(times) > 1 else interval_s))
+    if lasts_s > MOST_DECISIONS * interval_s:
+        what = f"the trace lasts {lasts_s:,.0f} s, {lasts_s / interval_s:,.0f} decisions: too many"
+        raise UsageError(what, hint="time_s in seconds, or a longer --interval")
+    return lasts_s
 
 
 def clairvoyant(
@@ -248,7 +253,10 @@ def replay_jobs(
     duration_s = trace_s(trace, interval_s)
     with progress("replaying", total=duration_s) as advance:
         result = run(fleet, specs, scheduler, trace=trace, end_s=start_s + duration_s, advance=advance)
-    return {"policy": policy.value, **_summary(result)}
+    idle = [spec for spec in specs if not result.jobs[spec.name].attempts]
+    whys = {spec.name: refusals(fleet, spec, scheduler.plans(fleet, spec), clock=perf_counter) for spec in idle}
+    never = {name: [str(why) for why in reasons] for name, reasons in whys.items() if reasons}
+    return {"policy": policy.value, **_summary(result), "refusals": never}
 
 
 def _summary(result: Replayed) -> dict[str, Any]:
@@ -266,7 +274,5 @@ def _summary(result: Replayed) -> dict[str, Any]:
         },
         "mean_completion_s": float(np.mean(times)) if times else None,
         "p95_completion_s": float(np.percentile(times, 95)) if times else None,
-        "switches": result.switches,
-        "decisions": result.decisions,
-        "end_s": result.end_s,
+        "switches": result.switches, "decisions": result.decisions, "end_s": result.end_s,
     }  # fmt: skip

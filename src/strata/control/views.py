@@ -85,26 +85,19 @@ def links_view(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:
-    if not kept.state:
-        return {"name": kept.name, "phase": str(JobPhase.QUEUED), "steps": None, "steps_done": 0, "domains": []}
-    state, run = kept.state, kept.run
+    none: dict[str, Any] = {"steps_done": 0, "repeated_steps": 0, "attempts": 0, "failures": 0}
+    state, run = {"phase": JobPhase.QUEUED, **none, **kept.state}, kept.run
     running = attempt if state["phase"] == JobPhase.RUNNING else None
     return {
-        "name": kept.name,
-        "phase": state["phase"],
-        "owner": run.get("owner", ""),
-        "priority": run.get("priority", 0),
-        "can_resume": run.get("resume", False),
-        "submitted_s": kept.submitted_s,
-        "steps": run["steps"],
+        "name": kept.name, "phase": state["phase"], "owner": run.get("owner", ""),
+        "priority": run.get("priority", 0), "can_resume": run.get("resume", False),
+        "submitted_s": kept.submitted_s, "steps": run["steps"],
         "steps_done": max(state["steps_done"], running.step) if running else state["steps_done"],
-        "repeated_steps": state["repeated_steps"],
-        "attempts_made": state["attempts"],
-        "failures": state["failures"],
-        "domains": list(running.plan.domains) if running else [],
+        "repeated_steps": state["repeated_steps"], "attempts_made": state["attempts"],
+        "failures": state["failures"], "domains": list(running.plan.domains) if running else [],
         "step_time_s": running.step_time_s if running else None,
         "is_stopping": bool(running and running.is_stopping),
-    }
+    }  # fmt: skip
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
@@ -113,6 +106,6 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "step": attempt.step, "checkpoint_step": attempt.checkpoint_step, "step_time_s": attempt.step_time_s,
         "is_stopping": attempt.is_stopping, "reason": attempt.reason, "plan": attempt.plan.to_dict(),
         "devices": {name: list(numbers) for name, numbers in attempt.devices.items()},
-        "plan_name": explain.name(attempt.plan),
+        "plan_name": explain.name(attempt.plan), "num_devices": attempt.plan.num_devices,
         "parts": {name: {**asdict(part), "phase": str(part.phase)} for name, part in attempt.parts.items()},
     }  # fmt: skip

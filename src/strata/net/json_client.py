@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -37,6 +38,8 @@ class JsonClient:
         self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float | None
     ) -> Iterator[Any]:
         """Yield an answer, to be read as it comes. timeout_s: without a word; None: for ever."""
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"{self.url!r} is no address of a {self.what}", hint="http://HOST:PORT")
         headers = {"content-type": "application/json"}
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
@@ -47,7 +50,9 @@ class JsonClient:
                 yield response
         except urllib.error.HTTPError as error:
             raise _refusal(error) from None
-        except (OSError, ValueError) as error:
+        except http.client.InvalidURL as error:
+            raise UsageError(f"{self.url!r} is no address: {error}", hint="http://HOST:PORT") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:  # HTTPException: it ended amid an answer
             reason = getattr(error, "reason", error)
             raise MissingPart(f"no {self.what} answers at {self.url}: {reason}", hint=self.hint) from None
 

@@ -1,4 +1,4 @@
-"""A driver apart: each action once, a call that hangs left behind, one that fails said to be silence."""
+"""A driver apart: each action once, a call that hangs left behind, a look that fails said to be silence."""
 
 import threading
 import time
@@ -6,7 +6,8 @@ import time
 import pytest
 
 from strata.control.drivers.apart import MOST_LEFT_BEHIND, Apart
-from strata.control.state import DomainSeen, DomainSilent, Stop
+from strata.control.state import DomainSeen, DomainSilent, PartPhase, Stop
+from tests.control.drivers.test_local import start_of
 
 
 class Driver:
@@ -22,6 +23,9 @@ class Driver:
         if self.fails:
             raise RuntimeError("no credentials")
         return DomainSeen("a", now_s, 8)
+
+    def start(self, start):
+        raise RuntimeError("quota exceeded")
 
     def stop(self, attempt, *, grace_s):
         self.open.wait()
@@ -73,6 +77,24 @@ def test_a_call_that_fails_in_any_way_is_silence_with_its_words(apart):
     apart.driver.fails = False
     count = len(apart.reported)
     until(lambda: any(isinstance(item, DomainSeen) for item in apart.reported[count:]))
+
+
+def test_a_part_that_cannot_be_started_fails_alone_after_a_while_and_its_domain_is_no_less_there(apart):
+    def failed():
+        seen = [part for item in apart.reported if isinstance(item, DomainSeen) for part in item.parts]
+        return [(part.attempt, part.phase, part.message) for part in seen]
+
+    apart.apart.carry_out(start_of(["train"]))
+    until(lambda: apart.apart._refused)
+    count = len(apart.reported)
+    until(lambda: len(apart.reported) > count + 5)
+    assert failed() == []
+    apart.now_s = 60.0
+    until(failed)
+    count = len(apart.reported)
+    until(lambda: len(apart.reported) > count + 5)
+    assert failed() == [("job.1", PartPhase.FAILED, "quota exceeded")]
+    assert not any(isinstance(item, DomainSilent) for item in apart.reported)
 
 
 def test_a_call_that_hangs_is_left_behind_a_few_times_and_what_it_says_late_is_dropped(apart):

@@ -104,10 +104,21 @@ def test_a_trainer_that_saves_on_sigterm_has_ended_not_failed(domain):
 def test_a_command_that_fails_or_is_not_there_says_so(domain):
     domain("a").start(start_of(("sh", "-c", "echo why it failed; exit 3")))
     domain("a").start(start_of(("/no/such/program",), number=2))
-    failed, missing = over(domain("a")), over(domain("a"), "job.2")
+    domain("a").start(start_of(("sh", "-c", "a\0b"), number=3))
+    failed, missing, broken = (over(domain("a"), f"job.{number}") for number in (1, 2, 3))
     assert (failed.phase, failed.exit_code, failed.message) == (PartPhase.FAILED, 3, "why it failed")
-    assert missing.phase is PartPhase.FAILED
+    assert [part.phase for part in (missing, broken)] == [PartPhase.FAILED] * 2
     assert "cannot be run" in missing.message
+    assert broken.message == "cannot be run: embedded null byte"
+
+
+def test_a_log_that_is_followed_before_its_part_begins_is_followed_to_its_end(domain):
+    log = domain("a").logs("job.1", follow=True)
+    assert next(log) is None
+    domain("a").start(start_of(("sh", "-c", "echo here")))
+    assert list(filter(None, log)) == ["here"]
+    domain("a").stop("job.2", grace_s=0.0)
+    assert list(domain("a").logs("job.2", follow=True)) == []
 
 
 def test_parts_outlive_whoever_started_them_and_are_seen_by_the_next(domain, tmp_path):
@@ -155,6 +166,21 @@ def test_when_the_runner_is_killed_its_ranks_go_too_and_the_part_is_lost(domain,
         time.sleep(0.02)
 
 
+def test_what_ended_while_the_disk_was_full_is_not_lost(domain, tmp_path):
+    """Its end could not be written, so that a job that was complete ran again."""
+    end = tmp_path / "domains/a/job.1/end.json"
+    domain("a").start(start_of(("sh", "-c", "mkdir end.json; echo $$")))  # so nothing can be written there
+    while not (lines := (end.parent / "log").read_text().splitlines()):
+        time.sleep(0.02)
+    while os.path.exists(f"/proc/{lines[0]}"):
+        time.sleep(0.02)
+    for _ in range(20):  # it looks every 0.05 s
+        assert PartFolder(end.parent).is_held()
+        time.sleep(0.02)
+    end.rmdir()
+    assert over(domain("a")).phase is PartPhase.ENDED
+
+
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"step": -1}', '{"step": 99}', '{"step": true}', "{"])
 def test_a_trainer_that_reports_nonsense_is_as_good_as_one_that_reports_nothing(domain, line):
     domain("a").start(start_of(("sh", "-c", f"echo '{line}' > $STRATA_PROGRESS; exit 0")))
@@ -195,6 +221,15 @@ def test_jobs_of_one_name_under_two_schedulers_meet_at_ports_of_their_own():
         return {each["MASTER_PORT"] for each in launch.environments.values()}
 
     assert port("/x", "a") == port("/x", "b") != port("/y", "a")
+
+
+def test_a_job_that_cannot_resume_is_not_told_to_save_where_there_is_no_place_for_it(tmp_path):
+    """The client said so with an AssertionError, at its first checkpoint."""
+    workplace = driver(tmp_path, "a").workplace
+    for can_resume, every in ((True, "5"), (False, "0")):
+        start = start_of(["train"], save_every=5, can_resume=can_resume)
+        given = launch_of(start, workplace, tmp_path).environments[0]
+        assert (given["STRATA_SAVE_EVERY"], "STRATA_CHECKPOINTS" in given) == (every, can_resume)
 
 
 def test_what_a_start_and_a_stop_take_is_told(domain):

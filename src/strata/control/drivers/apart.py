@@ -1,7 +1,8 @@
 """A driver in a thread of its own: what hangs in one domain holds nobody else up.
 
 A call that is not back by its deadline is reported as silence and left behind with its thread; another goes on.
-What it does late is harmless, for drivers do nothing twice; what it returns late is dropped.
+What it does late is harmless, for drivers do nothing twice; what it returns late is dropped. A part that cannot be
+started in a domain that can be seen is a failure of that part alone: all else there runs on.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from strata.clock import Clock
 from strata.control.driver import Driver
-from strata.control.state import DomainSilent, Observation, Start, Stop
+from strata.control.state import DomainSeen, DomainSilent, Observation, PartPhase, PartSeen, Start, Stop
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class Apart:
         self._every_s, self._deadline_s = every_s, deadline_s
         self._work: queue.Queue[Start | Stop | None] = queue.Queue()
         self._waiting: set[tuple[str, str]] = set()
+        self._refused: dict[str, tuple[float, str]] = {}  # attempts: since when they cannot be started, and why
         self._lock = threading.Lock()
         self._turn = 0
         self._busy_since_s: float | None = None
@@ -95,7 +98,11 @@ class Apart:
                 if turn != self._turn:
                     return
                 log.warning("%s: %s", self.domain, error)
-                seen = self._silent(str(error) or repr(error))
+                seen, words = None, str(error) or repr(error)
+                if action is None:
+                    seen = self._silent(words)
+                else:
+                    self._refused.setdefault(_key(action)[1], (self._clock(), words))
             if turn != self._turn:
                 return
             self._busy_since_s = None
@@ -110,11 +117,20 @@ class Apart:
         match action:
             case Start():
                 self.driver.start(action)
+                self._refused.pop(action.attempt.id, None)
             case Stop():
                 self.driver.stop(action.attempt, grace_s=action.grace_s)
             case None:
-                return self.driver.observe(self._clock())
+                return self._with_refused(self.driver.observe(self._clock()))
         return None
+
+    def _with_refused(self, seen: DomainSeen) -> DomainSeen:
+        """Return what was seen, with those failed that could not be started for as long as silence lasts."""
+        known, since_s = {part.attempt for part in seen.parts}, self._clock() - self.driver.lost_after_s
+        refused = {id_: item for id_, item in self._refused.items() if id_ not in known}
+        self._refused = {id_: item for id_, item in refused.items() if item[0] > since_s}
+        failed = (PartSeen(i, PartPhase.FAILED, message=refused[i][1]) for i in refused.keys() - self._refused)
+        return replace(seen, parts=(*seen.parts, *failed))
 
 
 def _key(action: Start | Stop) -> tuple[str, str]:

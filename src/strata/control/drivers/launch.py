@@ -71,7 +71,7 @@ def launch_of(start: Start, workplace: Workplace, folder: Path) -> Launch:
         "STRATA_JOB": spec.name,
         "STRATA_ATTEMPT": str(attempt.number),
         "STRATA_STEPS": str(spec.steps),
-        "STRATA_SAVE_EVERY": str(spec.save_every),
+        "STRATA_SAVE_EVERY": str(spec.save_every if spec.can_resume else 0),  # else there is no place to save to
         "STRATA_GRACE_S": f"{spec.grace_s:g}",
         "STRATA_RANKS": str(folder / RANKS),
         "STRATA_PROGRESS": str(folder / PROGRESS),

@@ -88,7 +88,7 @@ class LocalDriver:
     def logs(self, attempt: str, *, follow: bool = False) -> Iterator[str | None]:
         """Yield what the ranks of a part wrote; None where a log that is followed has nothing new."""
         part = self._part(attempt)
-        return part.lines(part.is_held if follow else lambda: False)
+        return part.lines(lambda: follow and not part.is_over())
 
     @property
     def _entry(self) -> Domain:

@@ -156,6 +156,8 @@ class PartFolder:
 
     def lines(self, goes_on: Callable[[], bool]) -> Iterator[str | None]:
         """Yield what its ranks wrote, oldest first, while `goes_on` says that more may come; None: not yet."""
+        while not (self.path / "log").exists() and goes_on():
+            yield None
         with suppress(FileNotFoundError), open(self.path / "log", encoding="utf-8", errors="replace") as log:
             while True:
                 is_over = not goes_on()  # before reading: nothing is written after it

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from strata.control.drivers.part import PartFolder
+from strata.errors import UsageError
 
 _POLL_S: Final = 0.05
 _AFTER_FAILURE_S: Final = 10.0
@@ -44,9 +45,13 @@ def main(path: str) -> None:
         try:
             ranks = [_start(part, rank, log) for rank in part.request()["environments"]]
             codes, message = _watch(part, ranks), ""
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             codes, message = [127], f"cannot be run: {error}"
-    part.finish(codes, message=message)
+    while part.path.is_dir():  # on a full disk until there is room: who has ended well must not count as lost
+        with suppress(UsageError):
+            part.finish(codes, message=message)
+            break
+        time.sleep(_AFTER_FAILURE_S / 10)
 
 
 def _start(part: PartFolder, environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
