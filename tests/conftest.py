@@ -90,7 +90,7 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # after the conftest of each room has set its marks, before xdist reads them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give those that take minutes more time; those that share a server, a device or fixtures run in one process."""
+    """Give those of minutes more time; let those that share a server, a device or fixtures run in one process."""
     for item in items:
         if not item.get_closest_marker("real"):
             continue

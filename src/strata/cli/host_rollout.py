@@ -223,9 +223,17 @@ def next_(
 @click.option("--devices", type=POSITIVE, default=1, help="Accelerators it held.")
 @_state
 def add(
-    name: str, job: str, number: int, config: str, policy: str, path: Path | None, value: float | None,
-    failed: bool, devices: int, state: Path | None,
-) -> None:  # fmt: skip
+    name: str,
+    job: str,
+    number: int,
+    config: str,
+    policy: str,
+    path: Path | None,
+    value: float | None,
+    failed: bool,
+    devices: int,
+    state: Path | None,
+) -> None:
     """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out.
 
     \b

@@ -114,9 +114,14 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
 
 
 def _conditions(
-    jobs: list[LoadedPlan], *, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int,
-    restart: str
-) -> Conditions:  # fmt: skip
+    jobs: list[LoadedPlan],
+    *,
+    jitter: str,
+    fail: tuple[str, ...],
+    vary: tuple[str, ...],
+    checkpoint_steps: int,
+    restart: str,
+) -> Conditions:
     from strata import units
     from strata.fleet.dynamics.parse import parse_process
     from strata.fleet.dynamics.process import Product
@@ -138,9 +143,14 @@ def _conditions(
 
 
 def _unseen(
-    jobs: list[LoadedPlan], conditions: Conditions, answer: Simulated, *, steps: int, fail: tuple[str, ...],
-    vary: tuple[str, ...]
-) -> Iterator[str]:  # fmt: skip
+    jobs: list[LoadedPlan],
+    conditions: Conditions,
+    answer: Simulated,
+    *,
+    steps: int,
+    fail: tuple[str, ...],
+    vary: tuple[str, ...],
+) -> Iterator[str]:
     """Say what the figures do not show: that links vary unasked, and which failures no plan could feel."""
     from strata.simulate.events.work import DeviceFailure
     from strata.units import show_time

@@ -25,9 +25,15 @@ from strata.units import Dimension, parse
 @click.option("--time-limit", default="120s", help="Give up after this time and remove all namespaces.")
 @output_option
 def testbed(
-    domains: int, bandwidth: str, latency: str, plans: tuple[str, ...], calibrate: bool, steps: int,
-    time_limit: str, output: str,
-) -> None:  # fmt: skip
+    domains: int,
+    bandwidth: str,
+    latency: str,
+    plans: tuple[str, ...],
+    calibrate: bool,
+    steps: int,
+    time_limit: str,
+    output: str,
+) -> None:
     """Train a tiny transformer for real between network namespaces, and predict it.
 
     Needs Linux, root, iproute2 and torch; exits with 5 where one is missing. Every domain is a namespace with one

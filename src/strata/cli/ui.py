@@ -28,9 +28,17 @@ if TYPE_CHECKING:
 @click.option("--token-file", type=click.Path(), help="File with the token browsers must show; or STRATA_TOKEN.")
 @source_options
 def ui(
-    fleet: str, server: str, gateway: str, gateway_token_file: str | None, host: str, port: int,
-    token_file: str | None, snapshots: tuple[str, ...], kubeconfig: str | None, context: str | None,
-) -> None:  # fmt: skip
+    fleet: str,
+    server: str,
+    gateway: str,
+    gateway_token_file: str | None,
+    host: str,
+    port: int,
+    token_file: str | None,
+    snapshots: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
     """Show plans, a FLEET, jobs that run, what is served, slices and decisions in a browser, until Ctrl-C.
 
     \b

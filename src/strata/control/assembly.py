@@ -25,9 +25,14 @@ from strata.fleet.schema import DriverEntry, KubeEntry, LocalEntry, SlurmEntry, 
 
 @contextmanager
 def assembled(
-    source: Path, store: Path, *, policy: PolicyName, interval_s: float, probe_every_s: float,
+    source: Path,
+    store: Path,
+    *,
+    policy: PolicyName,
+    interval_s: float,
+    probe_every_s: float,
     probe_share: float = SHARE,
-) -> Iterator[Daemon]:  # fmt: skip
+) -> Iterator[Daemon]:
     """Yield a daemon that `run` starts. Raises BadFile and UsageError for files that cannot be used."""
     clock, folder = steady_clock(), store.resolve().with_suffix(".strata")
     cannot_meet: dict[Pair, Reason] = {}

@@ -45,10 +45,19 @@ class JobDecision:
 
 
 def choice(
-    candidates: Candidates, choose: Choose, state: Snapshot, job: Job, *, now_s: float, room: Room,
-    current: TrainingPlan | None, interval_s: float, measured: Measured, left_s: float = 0.0,
+    candidates: Candidates,
+    choose: Choose,
+    state: Snapshot,
+    job: Job,
+    *,
+    now_s: float,
+    room: Room,
+    current: TrainingPlan | None,
+    interval_s: float,
+    measured: Measured,
+    left_s: float = 0.0,
     woken: tuple[Reason, ...] = (),
-) -> JobDecision:  # fmt: skip
+) -> JobDecision:
     """Return the policy's plan for a job: the one in use, another one, or none that is free.
 
     left_s: for how long the job's weights are still under way from `job.weights_plan`. woken: why this is asked

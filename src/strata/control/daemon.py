@@ -285,10 +285,12 @@ def plain_decision(decision: JobDecision) -> dict[str, Any]:
     """Return the JSON form of a decision: the chosen plan, the reasons, and the others with theirs."""
     made = decision.decision
     return {
-        "choice": None if made.choice is None else made.choice.to_dict(), "step_time_s": decision.step_time_s,
+        "choice": None if made.choice is None else made.choice.to_dict(),
+        "step_time_s": decision.step_time_s,
         "reasons": [reason.to_dict() for reason in made.reasons],
-        "alternatives": [other.to_dict() for other in made.alternatives], "trust": str(made.trust),
-    }  # fmt: skip
+        "alternatives": [other.to_dict() for other in made.alternatives],
+        "trust": str(made.trust),
+    }
 
 
 def _differs(before: Snapshot, after: Snapshot) -> bool:

@@ -50,9 +50,15 @@ class Prober:
     """
 
     def __init__(
-        self, fleet: Fleet, entries: Mapping[str, DriverEntry], *, clock: Clock, every_s: float,
-        share: float = SHARE, with_jobs: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        fleet: Fleet,
+        entries: Mapping[str, DriverEntry],
+        *,
+        clock: Clock,
+        every_s: float,
+        share: float = SHARE,
+        with_jobs: bool = False,
+    ) -> None:
         self._fleet, self._clock, self._every_s, self._share = fleet, clock, every_s, share
         self._commands = {name: start for name, entry in entries.items() if (start := _start(entry, with_jobs))}
         self._agents: dict[str, _Agent] = {}

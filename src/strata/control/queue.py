@@ -24,11 +24,15 @@ def ordered(state: Snapshot, now_s: float) -> list[Job]:
         if job.phase is JobPhase.QUEUED and not job.is_cancelled and (job.retry_s is None or now_s >= job.retry_s)
     ]
     return sorted(
-        queued, key=lambda job: (
-            job.next_plan is None, -job.spec.priority, held.get(job.spec.owner, 0.0), job.spec.submitted_s,
+        queued,
+        key=lambda job: (
+            job.next_plan is None,
+            -job.spec.priority,
+            held.get(job.spec.owner, 0.0),
+            job.spec.submitted_s,
             job.spec.name,
         ),
-    )  # fmt: skip
+    )
 
 
 def shares(state: Snapshot) -> Mapping[str, float]:
@@ -41,9 +45,14 @@ def shares(state: Snapshot) -> Mapping[str, float]:
 
 
 def may_pass(
-    state: Snapshot, head: Job, job: Job, plan: TrainingPlan, *, now_s: float,
+    state: Snapshot,
+    head: Job,
+    job: Job,
+    plan: TrainingPlan,
+    *,
+    now_s: float,
     plans: Callable[[Fleet, JobSpec], Candidates],
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether a job may start although `head`, which goes before it, waits (EASY backfill, by predicted time).
 
     It may where it ends before head can start, or leaves head the devices it will start on.

@@ -152,10 +152,13 @@ def replay_job(
     results = {rule: result(rule) for rule in dict.fromkeys((policy.value, *rules))}
     own = results[policy.value]
     return {
-        "policy": policy.value, "kept": kept(policy.value), "switches": own.switches, "decisions": own.decisions,
+        "policy": policy.value,
+        "kept": kept(policy.value),
+        "switches": own.switches,
+        "decisions": own.decisions,
         "timeline": _timeline(own.changes),
         "rules": {rule: {"kept": kept(rule), "switches": results[rule].switches} for rule in rules},
-    }  # fmt: skip
+    }
 
 
 def _timeline(changes: Sequence[JobDecision]) -> list[dict[str, Any]]:

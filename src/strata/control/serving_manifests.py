@@ -70,9 +70,13 @@ def _labels(job: str, name: str) -> dict[str, str]:
 
 
 def _pipeline(
-    ranks: Ranks, scripts: Mapping[int, str], places: Mapping[str, Place], *, labels: Mapping[str, str],
+    ranks: Ranks,
+    scripts: Mapping[int, str],
+    places: Mapping[str, Place],
+    *,
+    labels: Mapping[str, str],
     settings: str,
-) -> Iterator[_Made]:  # fmt: skip
+) -> Iterator[_Made]:
     """Yield the objects of a pipeline. scripts: by the first rank of their node."""
     head, port = labels["app.kubernetes.io/instance"], ranks.port(vllm.PORT)
     kinds = groupby(ranks.hosts, lambda host: (host.node.domain, host.node.num_devices))

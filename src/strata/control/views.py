@@ -89,15 +89,21 @@ def _job(kept: KeptJob, attempt: Attempt | None) -> dict[str, Any]:
     state, run = {"phase": JobPhase.QUEUED, **none, **kept.state}, kept.run
     running = attempt if state["phase"] == JobPhase.RUNNING else None
     return {
-        "name": kept.name, "phase": state["phase"], "owner": run.get("owner", ""),
-        "priority": run.get("priority", 0), "can_resume": run.get("resume", False),
-        "submitted_s": kept.submitted_s, "steps": run["steps"],
+        "name": kept.name,
+        "phase": state["phase"],
+        "owner": run.get("owner", ""),
+        "priority": run.get("priority", 0),
+        "can_resume": run.get("resume", False),
+        "submitted_s": kept.submitted_s,
+        "steps": run["steps"],
         "steps_done": max(state["steps_done"], running.step) if running else state["steps_done"],
-        "repeated_steps": state["repeated_steps"], "attempts_made": state["attempts"],
-        "failures": state["failures"], "domains": list(running.plan.domains) if running else [],
+        "repeated_steps": state["repeated_steps"],
+        "attempts_made": state["attempts"],
+        "failures": state["failures"],
+        "domains": list(running.plan.domains) if running else [],
         "step_time_s": running.step_time_s if running else None,
         "is_stopping": bool(running and running.is_stopping),
-    }  # fmt: skip
+    }
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

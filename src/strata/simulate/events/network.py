@@ -146,9 +146,13 @@ class Network:
     """
 
     def __init__(
-        self, env: simpy.Environment, pairs: Iterable[Pair], *, uplinks: Mapping[str, float] | None = None,
+        self,
+        env: simpy.Environment,
+        pairs: Iterable[Pair],
+        *,
+        uplinks: Mapping[str, float] | None = None,
         are_shared: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.env, self.are_shared = env, are_shared
         self._wires = {pair: _Wire() for pair in pairs}
         self._groups = _groups(self._wires, uplinks or {})

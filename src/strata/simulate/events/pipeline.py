@@ -60,9 +60,16 @@ class PipelineRun:
     """Runs one copy. `last_backward` fires when all stages are at their last: the seconds left, and a cause."""
 
     def __init__(
-        self, world: SharedState, sender: Sender, *, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes,
-        prefix: str, traits: Traits,
-    ) -> None:  # fmt: skip
+        self,
+        world: SharedState,
+        sender: Sender,
+        *,
+        plan: TrainingPlan,
+        pipeline: Pipeline,
+        times: PipelineTimes,
+        prefix: str,
+        traits: Traits,
+    ) -> None:
         self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
         self.chunks = plan.virtual_stages if plan.schedule in CHUNKED else 1
         self.is_folded = plan.schedule is Schedule.DUAL_PIPE_V

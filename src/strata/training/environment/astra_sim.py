@@ -100,12 +100,21 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def __init__(
-        self, num_domains: int = 3, num_layers: int | None = None,
-        task_profile: str | TrainingJob = "llama-3.1-70b", bandwidth_fluctuation: float = 0.3,
-        *, latency_jitter: float = 0.2, backend: str = "analytic", time_limit_s: float = TIME_LIMIT_S,
-        fleet: Fleet | None = None, weights: Sequence[float] = (0.4, 0.3, 0.3), episode_steps: int = 100,
-        edges: bool = False, render_mode: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        num_domains: int = 3,
+        num_layers: int | None = None,
+        task_profile: str | TrainingJob = "llama-3.1-70b",
+        bandwidth_fluctuation: float = 0.3,
+        *,
+        latency_jitter: float = 0.2,
+        backend: str = "analytic",
+        time_limit_s: float = TIME_LIMIT_S,
+        fleet: Fleet | None = None,
+        weights: Sequence[float] = (0.4, 0.3, 0.3),
+        episode_steps: int = 100,
+        edges: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
         _check(num_domains, weights, episode_steps, bandwidth_fluctuation, latency_jitter)
         self.render_mode = render_mode
         self.backend = backends.backend(backend, time_limit_s=time_limit_s)

@@ -89,9 +89,15 @@ class GlobalDecision:
 
 
 def decide(
-    problem: Problem, *, policy: HiPpoPolicy, clock: Clock, in_use: InUse | None = None,
-    outlook: Outlook | None = None, items: Sequence[Evaluated] | None = None, deadline: float = np.inf,
-) -> GlobalDecision:  # fmt: skip
+    problem: Problem,
+    *,
+    policy: HiPpoPolicy,
+    clock: Clock,
+    in_use: InUse | None = None,
+    outlook: Outlook | None = None,
+    items: Sequence[Evaluated] | None = None,
+    deadline: float = np.inf,
+) -> GlobalDecision:
     """Return the policy's plan for the job's objective, guarded, with its explanation.
 
     `problem.fleet` holds nominal links. `items` are candidates made before (else those of `candidates_of`). What a
@@ -147,9 +153,14 @@ def answers(
 
 
 def options_of(
-    problem: Problem, items: Sequence[Evaluated], scales: Scales, *, current: int = -1,
-    in_use: InUse | None = None, outlook: Outlook | None = None,
-) -> Options:  # fmt: skip
+    problem: Problem,
+    items: Sequence[Evaluated],
+    scales: Scales,
+    *,
+    current: int = -1,
+    in_use: InUse | None = None,
+    outlook: Outlook | None = None,
+) -> Options:
     """Return one decision between candidate plans under the job's objective."""
     reports = [item.report for item in items]
     nominal_s = np.array([report.step_time_s for report in reports])

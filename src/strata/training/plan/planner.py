@@ -47,9 +47,15 @@ ENDS: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 
 def plan_training(
-    fleet: Fleet, job: TrainingJob, *, clock: Clock, time_limit_s: float = DEFAULT_TIME_LIMIT_S, rank: int = 5,
-    seed: int = 0, progress: Progress = silent,
-) -> TrainingPlanReport:  # fmt: skip
+    fleet: Fleet,
+    job: TrainingJob,
+    *,
+    clock: Clock,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    rank: int = 5,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> TrainingPlanReport:
     """Return the best plan of the plan space, with the proof of how good it is.
 
     Exact for fleets of up to 10 usable domains (gap 0 unless the time limit stops it); above, the best of

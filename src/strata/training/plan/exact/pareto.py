@@ -44,9 +44,13 @@ def vector(report: StepReport) -> tuple[float, float, float]:
 
 
 def front(
-    problem: Problem, *, clock: Clock, deadline: float, start: Sequence[Evaluated] = (),
+    problem: Problem,
+    *,
+    clock: Clock,
+    deadline: float,
+    start: Sequence[Evaluated] = (),
     advance: Callable[[float], None] = lambda _share: None,
-) -> tuple[list[Evaluated], bool]:  # fmt: skip
+) -> tuple[list[Evaluated], bool]:
     """Return the non-dominated plans by step time, and whether the search was complete.
 
     Raises UsageError for more than MOST_DOMAINS usable domains. Plans known before (`start`: legal, evaluated)

@@ -57,10 +57,21 @@ class Search:
     """One exact search over all plans on subsets of some domains."""
 
     def __init__(
-        self, problem: Problem, scales: Scales, members: Sequence[int], *, clock: Clock, deadline: float,
-        must_use: int | None = None, needs_plan: bool = False, only_common: bool = False, is_rough: bool = False,
-        lots: Sequence[Lot] = LOTS, chains: ChainSpace | None = None, shards: ShardSpace | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        problem: Problem,
+        scales: Scales,
+        members: Sequence[int],
+        *,
+        clock: Clock,
+        deadline: float,
+        must_use: int | None = None,
+        needs_plan: bool = False,
+        only_common: bool = False,
+        is_rough: bool = False,
+        lots: Sequence[Lot] = LOTS,
+        chains: ChainSpace | None = None,
+        shards: ShardSpace | None = None,
+    ) -> None:
         """Search subsets of `members`; with `must_use`, only those that hold this one of them.
 
         `needs_plan`: the deadline holds only once there is a plan. `only_common`: pipelines alone, in few
@@ -152,11 +163,16 @@ class Search:
         self._built, self._chains, self._sharings, self._opened = [], [], [], set()
 
     def _explore(
-        self, incumbent: float, *, lots: Sequence[Lot] = LOTS,
+        self,
+        incumbent: float,
+        *,
+        lots: Sequence[Lot] = LOTS,
         pick: Callable[[Ints], Bools] = lambda rows: np.ones(len(rows), dtype=bool),
         among: Callable[[Evaluated], bool] = lambda _: True,
-        most: float = np.inf, most_lots: float = np.inf, tolerance: float = TOLERANCE,
-    ) -> None:  # fmt: skip
+        most: float = np.inf,
+        most_lots: float = np.inf,
+        tolerance: float = TOLERANCE,
+    ) -> None:
         """Search the branches of `lots` that `pick` names until none is better than the best `among` the plans
         found, or `most` are open. More than `most_lots` are not looked into.
 
