@@ -198,8 +198,9 @@ def _jobs_table(data: list[dict[str, Any]], domains: list[dict[str, Any]]) -> Sh
     yield _rows(data) if data else "no jobs; strata submit JOB"
     if drained := [item["name"] for item in domains if item["is_drained"]]:
         yield f"drained, so that nothing starts there: {', '.join(drained)}; strata drain DOMAIN --undo"
-    if silent := [item["name"] for item in domains if item["silent_since_s"] is not None]:
-        yield f"not answering: {', '.join(silent)}"
+    for item in domains:
+        if item["silent_since_s"] is not None:
+            yield f"not answering: {item['name']}" + (f": {item['silence']}" if item["silence"] else "")
 
 
 def _rows(data: list[dict[str, Any]]) -> Any:
