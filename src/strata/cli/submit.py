@@ -200,7 +200,7 @@ def _jobs_table(data: list[dict[str, Any]], domains: list[dict[str, Any]]) -> Sh
         yield f"drained, so that nothing starts there: {', '.join(drained)}; strata drain DOMAIN --undo"
     for item in domains:
         if item["silent_since_s"] is not None:
-            yield f"not answering: {item['name']}" + (f": {item['silence']}" if item["silence"] else "")
+            yield f"not answering: {item['name']}" + (f": {item['silence']}" if item.get("silence") else "")
 
 
 def _rows(data: list[dict[str, Any]]) -> Any:
