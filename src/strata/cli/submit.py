@@ -230,8 +230,9 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     for attempt in data["attempts"]:
         ended = f"; left because: {attempt['reason']}" if attempt["reason"] else ""
         steps = f"steps {attempt['from_step']} to {attempt['step']}"
-        size = f"{attempt['num_devices']} device{'s' * (attempt['num_devices'] > 1)}"
-        yield f"  attempt {attempt['number']}: {attempt['plan_name']} ({size}), {steps}{ended}"
+        count = attempt.get("num_devices")  # not told by an older scheduler
+        size = f" ({count} device{'s' * (count > 1)})" if count else ""
+        yield f"  attempt {attempt['number']}: {attempt['plan_name']}{size}, {steps}{ended}"
         for name, part in attempt["parts"].items():
             code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""
