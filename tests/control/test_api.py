@@ -166,6 +166,15 @@ def test_metrics_are_of_the_loop_as_it_is(served):
     assert f"strata_turns_total {float(world.daemon.turns)}" in lines
 
 
+def test_a_domain_that_does_not_answer_is_told_with_why(served, tmp_path, capsys):
+    world, client = served
+    world.drivers[WEST].fails = "no credentials"
+    world.passes(20)
+    (tmp_path / "token").write_text("secret")
+    assert strata(["jobs", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
+    assert f"not answering: {WEST}: no credentials" in capsys.readouterr().out
+
+
 def test_a_job_that_was_given_up_says_so_with_what_to_try(served, tmp_path, capsys):
     world, client = served
     world.daemon.submit(piece())

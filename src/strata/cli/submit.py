@@ -198,8 +198,9 @@ def _jobs_table(data: list[dict[str, Any]], domains: list[dict[str, Any]]) -> Sh
     yield _rows(data) if data else "no jobs; strata submit JOB"
     if drained := [item["name"] for item in domains if item["is_drained"]]:
         yield f"drained, so that nothing starts there: {', '.join(drained)}; strata drain DOMAIN --undo"
-    if silent := [item["name"] for item in domains if item["silent_since_s"] is not None]:
-        yield f"not answering: {', '.join(silent)}"
+    for item in domains:
+        if item["silent_since_s"] is not None:
+            yield f"not answering: {item['name']}" + (f": {item['silence']}" if item.get("silence") else "")
 
 
 def _rows(data: list[dict[str, Any]]) -> Any:
@@ -229,8 +230,9 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     for attempt in data["attempts"]:
         ended = f"; left because: {attempt['reason']}" if attempt["reason"] else ""
         steps = f"steps {attempt['from_step']} to {attempt['step']}"
-        size = f"{attempt['num_devices']} device{'s' * (attempt['num_devices'] > 1)}"
-        yield f"  attempt {attempt['number']}: {attempt['plan_name']} ({size}), {steps}{ended}"
+        count = attempt.get("num_devices")  # not told by an older scheduler
+        size = f" ({count} device{'s' * (count > 1)})" if count else ""
+        yield f"  attempt {attempt['number']}: {attempt['plan_name']}{size}, {steps}{ended}"
         for name, part in attempt["parts"].items():
             code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""

@@ -49,11 +49,11 @@ def taken_in(snapshot: Snapshot, now_s: float, *, lost_after_s: float) -> tuple[
             case Drained(name, is_drained) if name in domains:
                 domains[name] = replace(domains[name], is_drained=is_drained)
             case DomainSilent(name) if name in domains:
-                since_s = domains[name].silent_since_s
-                after_s = lost_after_s if item.lost_after_s is None else item.lost_after_s
+                view, after_s = domains[name], item.lost_after_s
                 domains[name] = replace(
-                    domains[name], silent_since_s=item.at_s if since_s is None else since_s, lost_after_s=after_s
-                )
+                    view, silent_since_s=item.at_s if view.silent_since_s is None else view.silent_since_s,
+                    lost_after_s=lost_after_s if after_s is None else after_s, silence=item.message,
+                )  # fmt: skip
             case DomainSeen():
                 domains[item.domain] = _viewed(item, domains.get(item.domain))
                 strays += _see(item, attempts)
@@ -116,9 +116,8 @@ def _timed(job: Job, part: PartSeen) -> Job:
     """Return a job with what its starts and stops take; the slowest part of one is heard of last."""
     launch_s = job.launch_s if part.launch_s is None else part.launch_s
     stop_s = job.stop_s if part.stop_s is None else part.stop_s
-    return (
-        job if (launch_s, stop_s) == (job.launch_s, job.stop_s) else replace(job, launch_s=launch_s, stop_s=stop_s)
-    )
+    is_known = (launch_s, stop_s) == (job.launch_s, job.stop_s)
+    return job if is_known else replace(job, launch_s=launch_s, stop_s=stop_s)
 
 
 def _reported(attempt: Attempt, seen: DomainSeen, item: PartSeen) -> Attempt:

@@ -172,8 +172,8 @@ class DomainView:
     """A domain as its driver last saw it.
 
     num_devices: that our jobs may use, those in use by them included. speed: of a device against nominal.
-    silent_since_s: the driver does not answer; what ran here is lost after lost_after_s. is_drained: nothing new
-        starts here, what runs is moved away.
+    silent_since_s: the driver does not answer (`silence`: why); what ran here is lost after lost_after_s.
+    is_drained: nothing new starts here, what runs is moved away.
     devices: the speed of each, 0 for one that is lost or taken; empty where the driver cannot tell.
     recent: when the speed changed, and to what, oldest first; empty as long as it was nominal.
     """
@@ -188,6 +188,7 @@ class DomainView:
     devices: tuple[float, ...] = ()
     recent: tuple[tuple[float, float], ...] = ()
     lost_after_s: float = 60.0
+    silence: str = ""
 
     @property
     def capacity(self) -> tuple[float, ...]:
