@@ -51,9 +51,11 @@ def taken_in(snapshot: Snapshot, now_s: float, *, lost_after_s: float) -> tuple[
             case DomainSilent(name) if name in domains:
                 view, after_s = domains[name], item.lost_after_s
                 domains[name] = replace(
-                    view, silent_since_s=item.at_s if view.silent_since_s is None else view.silent_since_s,
-                    lost_after_s=lost_after_s if after_s is None else after_s, silence=item.message,
-                )  # fmt: skip
+                    view,
+                    silent_since_s=item.at_s if view.silent_since_s is None else view.silent_since_s,
+                    lost_after_s=lost_after_s if after_s is None else after_s,
+                    silence=item.message,
+                )
             case DomainSeen():
                 domains[item.domain] = _viewed(item, domains.get(item.domain))
                 strays += _see(item, attempts)
