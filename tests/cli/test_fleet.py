@@ -4,6 +4,7 @@ import pytest
 
 from strata.cli.main import run
 from strata.fleet.schema import load_fleet
+from tests import ROOT
 
 
 @pytest.mark.long("times a product of matrices")
@@ -78,3 +79,11 @@ def test_what_is_free_and_what_is_doubted_is_said_as_far_as_we_may_look(monkeypa
     assert "free_gpus" not in out
     assert "warning: --kube west: what is free is not said: GET /api/v1/pods: 403" in error
     assert "warning: west: n1: what its agent published cannot be read, so labels are believed" in error
+
+
+def test_an_uplink_narrower_than_the_links_over_it_is_shown(tmp_path, capsys):
+    text = (ROOT / "examples/fleet.yaml").read_text()
+    file = tmp_path / "fleet.yaml"
+    file.write_text(text.replace("num_gpus: 16\n", "num_gpus: 16\n    uplink: 5Gbps\n"))
+    assert run(["fleet", "show", str(file)]) == 0
+    assert "all links of east together: 5Gbps (uplink)" in capsys.readouterr().out

@@ -27,6 +27,7 @@ def fleet_data(fleet: FleetLike) -> dict[str, Any]:
             "memory_bytes": domain.accelerator.memory_bytes,
             "intra_bandwidth_bytes_per_s": domain.intra_bandwidth_bytes_per_s,
             "network_bandwidth_bytes_per_s": domain.network_bandwidth_bytes_per_s,
+            "uplink_bytes_per_s": domain.uplink_bytes_per_s,
             "price_usd_per_device_hour": domain.price_usd_per_device_hour,
             "assumed": list(domain.assumed),
         }
