@@ -51,6 +51,11 @@ def test_all_faults_of_all_files_are_told_and_good_files_still_ok(written, capsy
     ]
 
 
+def test_of_a_file_that_is_not_there_no_schema_helps(capsys):
+    assert run(["lint", "none.yaml"]) == 2
+    assert capsys.readouterr().err == "error: none.yaml: no such file\n"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -40,7 +40,8 @@ def lint(files: tuple[str, ...], output: str) -> None:
     data = [{**asdict(file), "ok": not file.faults} for file in checked]
     emit(data, output, _show_good(checked))
     if faults:
-        raise BadFile(faults, hint="`strata schema KIND` prints what a file may hold")
+        hint = "`strata schema KIND` prints what a file may hold"
+        raise BadFile(faults, hint=hint if any(fault.line for fault in faults) else None)
 
 
 def _check(file: str) -> Checked:
