@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -124,6 +125,17 @@ def test_what_is_watched_is_told_in_the_end_as_it_was_asked_for(served, tmp_path
     assert capsys.readouterr().out.splitlines() == ["a: cancelled, step 0/1000, - a step"]
     assert strata([*watch, "--why"]) == 0
     assert "a: cancelled" in capsys.readouterr().out.splitlines()[1]
+
+
+def test_each_decision_is_shown_with_its_time(served, tmp_path, capsys):
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(20)
+    (tmp_path / "token").write_text("secret")
+    token = ["--server", client.url, "--token-file", str(tmp_path / "token")]
+    assert strata(["job", "a", "--why", *token]) == 0
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(client.job("a")["decisions"][0]["at_s"]))
+    assert at in capsys.readouterr().out.splitlines()
 
 
 def test_a_log_that_is_followed_does_not_hold_up_the_end_of_the_scheduler(followed):

@@ -241,7 +241,7 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
         yield from (f"  {reason['text']}" for reason in data["decisions"][-1]["reasons"])
         yield f"  try: strata logs {data['name']}, mend it, and submit it under another name"
     for decision in data["decisions"] if why else ():
-        yield ""
+        yield time.strftime("\n%Y-%m-%d %H:%M:%S", time.localtime(decision["at_s"]))
         yield from _decision_shown(decision)
 
 
