@@ -79,6 +79,27 @@ def test_a_call_that_fails_in_any_way_is_silence_with_its_words(apart):
     until(lambda: any(isinstance(item, DomainSeen) for item in apart.reported[count:]))
 
 
+def test_a_domain_is_looked_at_between_actions_that_take_long(apart):
+    order = []
+
+    def look(now_s):
+        order.append("look")
+        return DomainSeen("a", now_s, 8)
+
+    def start(action):
+        order.append(action.attempt.id)
+        apart.now_s += 10.0
+
+    apart.driver.open.clear()
+    assert apart.driver.asked.acquire(timeout=300)
+    apart.driver.observe, apart.driver.start = look, start
+    for number in (1, 2, 3):
+        apart.apart.carry_out(start_of(["train"], number=number))
+    apart.driver.open.set()
+    until(lambda: "job.3" in order)
+    assert order[order.index("job.1") :][:5] == ["job.1", "look", "job.2", "look", "job.3"]
+
+
 def test_a_part_that_cannot_be_started_fails_alone_after_a_while_and_its_domain_is_no_less_there(apart):
     def failed():
         seen = [part for item in apart.reported if isinstance(item, DomainSeen) for part in item.parts]

@@ -82,8 +82,10 @@ class Apart:
         next_s = self._clock()
         while turn == self._turn:
             action: Start | Stop | None = None
-            with suppress(queue.Empty):
-                action = self._work.get(timeout=max(0.0, next_s - self._clock()))
+            late_s = self._clock() - next_s
+            if late_s <= self._every_s:  # else a look first: actions that take long would make a domain seem silent
+                with suppress(queue.Empty):
+                    action = self._work.get(timeout=max(0.0, -late_s))
             if turn != self._turn:
                 if action is not None:
                     self._work.put(action)  # for the thread that took over
