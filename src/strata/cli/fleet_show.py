@@ -65,8 +65,8 @@ def _shown(data: dict[str, Any]) -> Shown:
     if len(links) > _MOST_LINKS:
         yield f"and {len(links) - _MOST_LINKS} slower links: -o json has all"
     for domain in data["domains"]:
-        if domain["uplink_bytes_per_s"] is not None:
-            yield f"all links of {domain['name']} together: {show_bandwidth(domain['uplink_bytes_per_s'])} (uplink)"
+        if (uplink := domain["uplink_bytes_per_s"]) is not None:
+            yield f"all links of {domain['name']} together: {show_bandwidth(uplink)} (uplink)"
 
 
 def _usd(amount: float | None) -> str:

@@ -83,7 +83,7 @@ class Apart:
         while turn == self._turn:
             action: Start | Stop | None = None
             late_s = self._clock() - next_s
-            if late_s <= self._every_s:  # else a look first: actions that take long would make a domain seem silent
+            if late_s <= self._every_s:  # else a look first: long actions would make a domain seem silent
                 with suppress(queue.Empty):
                     action = self._work.get(timeout=max(0.0, -late_s))
             if turn != self._turn:
