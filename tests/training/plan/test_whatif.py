@@ -321,6 +321,13 @@ def test_a_side_without_a_plan_has_its_reasons():
     assert not neither.same_plan
 
 
+def test_what_was_so_before_is_not_why_no_plan_fits_any_more():
+    three = fleet(domain("A", 4), domain("B", 4), domain("C", 4))
+    only = job(layers(6), batch=32, limits=Limits(domains=frozenset({"A", "B"})))
+    found = compared(["domain.A=none", "domain.B=none"], hardware=three, work=only)
+    assert found.text == "No plan fits any more."
+
+
 def test_money_is_said_where_money_is_the_goal():
     found = compared(["job.minimize=cost"])
     assert "a million tokens cost $" in found.text

@@ -69,7 +69,8 @@ def _text(old: TrainingPlanReport, new: TrainingPlanReport, moved: Comparison) -
     """Return the one sentence for people."""
     before, after = old.best, new.best
     if after is None:
-        why = f": {new.decision.reasons[-1]}" if new.decision.reasons else ""
+        news = [why for why in new.decision.reasons if before is None or why not in old.decision.reasons]
+        why = f": {news[-1]}" if news else ""
         return f"No plan fits{' any more' if before is not None else ', as before'}{why}."
     if before is None:
         return f"A plan fits now: {explain.name(after.plan)}, a step of {show_time(after.report.step_time_s)}."
