@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from strata.workload.job import Recompute, Schedule
 from strata.workload.layer_table import layer_table
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.software import Software
-from tests.support.builders import domain, fleet, job, layers
+from tests.support.builders import domain, fleet, job, layers, tied
 
 shapes = st.builds(
     StageShape,
@@ -41,11 +42,13 @@ def uneven(scales):
     return replace(table, params=table.params * scales, activation_bytes=table.activation_bytes * scales[::-1])
 
 
-@given(shapes, st.lists(st.integers(1, 9), min_size=3, max_size=9), st.integers(0, 8), st.floats(2e9, 60e9))
-def test_a_stage_holds_exactly_the_most_layers_whose_bytes_fit(shape, scales, first, limit_bytes):
-    import numpy as np
-
-    asked = job(uneven(np.array(scales, dtype=float)))
+@given(
+    shapes, st.lists(st.integers(1, 9), min_size=3, max_size=9), st.integers(0, 8), st.floats(2e9, 60e9),
+    st.booleans(),
+)  # fmt: skip
+def test_a_stage_holds_exactly_the_most_layers_whose_bytes_fit(shape, scales, first, limit_bytes, is_tied):
+    table = uneven(np.array(scales, dtype=float))
+    asked = job(tied(table, 3e8) if is_tied else table)
     first = min(first, len(scales) - 1)
     fits = [
         count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -72,6 +73,11 @@ def layers(
         checkpoint_bytes=ones * hidden_mib * 2**20,
         boundary_bytes=ones * hidden_mib * 2**20,
     )
+
+
+def tied(table: LayerTable, params: float) -> LayerTable:
+    """The same layers with a head tied to the embedding, whose table has so many parameters."""
+    return replace(table, tied_params=np.append(np.zeros(len(table) - 1), params))
 
 
 def job(table: LayerTable | None = None, *, batch: int = 64, **more: Any) -> TrainingJob:

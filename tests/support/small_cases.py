@@ -18,7 +18,7 @@ from strata.workload.job import SEARCHED, Recompute, Schedule, TrainingJob
 from strata.workload.layers import LayerTable
 from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
-from tests.support.builders import GBPS, card, domain, fleet, job, layers
+from tests.support.builders import GBPS, card, domain, fleet, job, layers, tied
 
 
 def small_case(seed: int, *, most_domains: int = 3, **more: Any) -> tuple[Fleet, TrainingJob]:
@@ -113,6 +113,10 @@ def small_job(rng: np.random.Generator, fleet: Fleet, **more: Any) -> TrainingJo
         "gradient_compression": [(1.0,), (1.0, 4.0)][int(rng.integers(2))],
         "profile": small_profile(rng, fleet, len(table)) if rng.random() < 0.3 else None,
     }
+    # Drawn apart, as one schedule is.
+    ends = rng.spawn(1)[0]
+    if len(table) > 1 and ends.random() < 0.3:
+        given["layers"] = tied(table, float(ends.choice([3e7, 3e8])))
     return TrainingJob(**(given | more))
 
 

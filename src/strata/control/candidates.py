@@ -28,6 +28,7 @@ from strata.training.plan import explain
 from strata.training.plan.planner import problem_of
 from strata.training.plan.shortlist.layouts import layouts, searched
 from strata.training.plan.shortlist.selection import shortlist
+from strata.training.replan.relocation import lacks_bytes
 from strata.training.replan.response import PlanResponse, pair_numbers
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
@@ -314,8 +315,7 @@ class Candidates:
     def _lacks_bytes(self) -> Floats:
         """[U, V, K]: bytes of weights that domain K holds under plans like V and not under those like U."""
         holds, _ = self._holdings
-        size = self.job.layers.params * self.job.element_bytes
-        return np.asarray(np.einsum("qkl,pkl,l->pqk", holds, ~holds, size))
+        return lacks_bytes(self.job, holds)
 
     def _moves_s(self, factors: tuple[float, ...]) -> Floats:
         """Return [P, Q]: restart and the moving of weights, over the widest path that is there; inf where none is.

@@ -21,7 +21,7 @@ from strata.simulate.pipeline_times import PipelineTimes, pipelines_s
 from strata.simulate.report import StageReport, StepReport
 from strata.simulate.stage_model import StageModel
 from strata.simulate.traffic import links_used
-from strata.workload.job import TrainingJob
+from strata.workload.job import Schedule, TrainingJob
 from strata.workload.plan import TrainingPlan
 
 
@@ -38,6 +38,8 @@ class StepModel(StageModel):
         """Return the model of the same domains with other links: what happens inside domains is not done again."""
         other = StepModel(fleet, self.job)
         other._layers, other._like, other._exchanges = self._layers, self._like, self._exchanges
+        if self.untied is not self:
+            other.untied = self.untied  # of what happens inside domains it is asked alone
         return other
 
     def fastest_zero(self, plan: TrainingPlan, zero_stages: Sequence[int]) -> TrainingPlan | None:
@@ -120,16 +122,24 @@ class StepModel(StageModel):
         """Return the gradient sum between pipelines, None for a plan of one pipeline."""
         if len(plan.pipelines) == 1:
             return None
-        groups = tuple(shares(plan, pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
+        before = self.summed_before(plan)
+        groups = tuple(shares(plan, pipeline, before) for pipeline in plan.pipelines)
         key = (groups, plan.gradient_compression)
         if key not in self._sums:
-            size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
+            size = float(before[-1]) * self.job.element_bytes / plan.gradient_compression
             self._sums[key] = best_all_reduce(
                 size,
                 *between(self.fleet, groups),
                 np.array([uplink_bytes_per_s(self.fleet, group) for group in groups]),
             )
         return self._sums[key]
+
+    def summed_before(self, plan: TrainingPlan) -> Floats:
+        """Return the parameters before each layer whose gradients pipelines sum [L + 1]: both tables of a tied
+        embedding where all of them have two."""
+        folds = plan.schedule is Schedule.DUAL_PIPE_V
+        is_apart = not folds and all(len(pipeline.stages) > 1 for pipeline in plan.pipelines)
+        return (self.job.untied if is_apart else self.job).layers.params_before
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
         job, across = self.job, self.all_reduce(plan)
@@ -188,8 +198,10 @@ class StepModel(StageModel):
         each = np.add(times[slowest].forward_s, times[slowest].backward_s)
         compute = float(each.mean()) * plan.pipelines[slowest].microbatches * factor
         saved = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * factor
-        wan = saved + self._exposed_s(times, self.all_reduce(plan)) / plan.local_steps
-        sync = (float(sync_s[slowest]) + max(item.closing_s for item in times)) * factor
+        tables = times[slowest].tables
+        far_s = times[slowest].tables_s if tables is not None and tables.wan_bytes else 0.0
+        wan = saved + far_s * factor + self._exposed_s(times, self.all_reduce(plan)) / plan.local_steps
+        sync = (float(sync_s[slowest]) - far_s + max(item.closing_s for item in times)) * factor
         return {"compute": compute, "bubble": max(0.0, step_s - compute - wan - sync), "wan": wan, "sync": sync}
 
     def _traffic(
@@ -202,6 +214,9 @@ class StepModel(StageModel):
             for hop in (*item.there, *item.back):
                 total += messages * hop.wan_bytes
                 usd += messages * hop.egress_usd
+            if item.tables is not None:
+                total += pipeline.replicas * item.tables.wan_bytes
+                usd += pipeline.replicas * item.tables.egress_usd
         if across is not None:
             # A nested pipeline sends from several domains; its first one stands for their price.
             where = [self.fleet.index(pipeline.domains[0]) for pipeline in plan.pipelines]

@@ -81,6 +81,9 @@ def layer_times(
         # A profile already holds the tensor-parallel communication of the machine it was read on.
         forward, backward = measured.forward_s, measured.backward_s
         useful, update, trust = forward + backward, measured.update_s, Trust.MEASURED
+        if (tied := job.layers.tied_params) is not None:
+            # A head is measured by itself; beside the embedding it updates no table of its own.
+            update = update * (1 - tied / np.maximum(job.layers.params + tied, 1.0))
     else:
         computed = _computed(job, domain, tensor_parallel, microbatch_size, recompute, expert_parallel)
         if computed is None:

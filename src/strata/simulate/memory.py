@@ -123,6 +123,7 @@ def held_bytes(job: TrainingJob, chunks: Sequence[range], *, shape: StageShape) 
         part: slice | list[int] = slice(chunks[0].start, chunks[0].stop)
     else:
         part = list(chain.from_iterable(chunks))
+    job = job.held(min(chunk.start for chunk in chunks if chunk), max(chunk.stop for chunk in chunks))
     kept = kept_bytes(job.layers, shape.recompute, shape.recompute_layers, chunks[0].start)[part]
     stays = shape.in_flight * shape.samples * (1 - shape.activation_offload)
     total = FIXED_BYTES + float(layer_state_bytes(job, shape)[part].sum()) + stays * float(kept.sum())
@@ -201,15 +202,22 @@ class LayerRuns:
     def __init__(self, job: TrainingJob, shape: StageShape) -> None:
         assert shape.recompute_layers is None, "which layers are recomputed depends on where a stage begins"
         kept = kept_bytes(job.layers, shape.recompute) * (1 - shape.activation_offload) * shape.samples
-        again = np.triu(np.broadcast_to(transient_bytes(job, shape), (len(kept), len(kept))))
-        self.most = np.zeros((len(kept) + 1, len(kept) + 1))
-        self.most[:-1, 1:] = np.maximum.accumulate(again, axis=1)
-        self.most += _runs(layer_state_bytes(job, shape))
+        self.most = _most_bytes(job.untied, shape)
+        self.most[0] = _most_bytes(job, shape)[0]
         self.kept = _runs(kept)
 
     def fit(self, in_flight: float, limit_bytes: float) -> Bools:
         """Return which runs fit with so many microbatches in flight."""
         return np.asarray(self.most + in_flight * self.kept <= limit_bytes - FIXED_BYTES)
+
+
+def _most_bytes(job: TrainingJob, shape: StageShape) -> Floats:
+    """Return what runs of layers hold beside what microbatches in flight leave there [L + 1, L + 1]."""
+    count = len(job.layers)
+    again = np.triu(np.broadcast_to(transient_bytes(job, shape), (count, count)))
+    most = _runs(layer_state_bytes(job, shape))
+    most[:-1, 1:] += np.maximum.accumulate(again, axis=1)
+    return most
 
 
 def _runs(values: Floats) -> Floats:

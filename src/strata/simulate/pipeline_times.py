@@ -29,8 +29,8 @@ BATCH_CELLS: Final = 2**14
 class PipelineTimes:
     """One pipeline in seconds: per stage [S] and per cut [S-1], forward and backward direction.
 
-    sync_s: what the gradient sum between its copies adds, the overlap with backward taken off. gather_s: what
-    gathering the updated weights adds.
+    copies_s: what the gradient sum between its copies adds, the overlap with backward taken off. gather_s: what
+    gathering the updated weights adds. tables: the sum of a tied table's gradients, of one copy (`tied_table`).
     """
 
     forward_s: tuple[float, ...]
@@ -39,8 +39,19 @@ class PipelineTimes:
     update_s: float
     there: tuple[Hop, ...]
     back: tuple[Hop, ...]
-    sync_s: float = 0.0
+    copies_s: float = 0.0
     gather_s: float = 0.0
+    tables: Hop | None = None
+
+    @property
+    def tables_s(self) -> float:
+        """What the sum of a tied table's gradients takes."""
+        return 0.0 if self.tables is None else self.tables.serial_s + self.tables.latency_s
+
+    @property
+    def sync_s(self) -> float:
+        """What the gradient sums of one pipeline add: those between copies, then those of a tied table."""
+        return self.copies_s + self.tables_s
 
     @property
     def closing_s(self) -> float:

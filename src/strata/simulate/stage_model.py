@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from strata.simulate.folded import folded_job, unfolded
 from strata.simulate.memory import StageShape, held_bytes, kept_bytes
 from strata.simulate.pipeline_times import PipelineTimes
 from strata.simulate.splitting import offload_s, with_exchanges
+from strata.simulate.tied_table import table_sum
 from strata.simulate.traffic import hops
 from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -116,7 +118,7 @@ class StageModel:
             forward.append(exchange.forward_s)
             backward.append(exchange.backward_s)
             useful.append(float(layers.useful[z] - layers.useful[a]))
-            update = max(update, self._update_s(plan, stage, layers, shards))
+            update = max(update, self._update_s(plan, stage, shards))
             sync, gather = max(sync, exchange.sum_s), max(gather, exchange.gather_s)
         boundary = self.job.layers.boundary_bytes
         sizes = [
@@ -125,8 +127,9 @@ class StageModel:
         ]
         cuts = hops(self.fleet, pipeline, sizes)
         there, back = (tuple(hop[way] for hop in cuts) for way in (0, 1))
+        tables = table_sum(self.fleet, self.job, pipeline)
         return PipelineTimes(
-            tuple(forward), tuple(backward), tuple(useful), update, there, back, sync, gather
+            tuple(forward), tuple(backward), tuple(useful), update, there, back, sync, gather, tables
         )  # fmt: skip
 
     def _folded(self, plan: TrainingPlan, pipeline: Pipeline) -> StageModel:
@@ -136,17 +139,29 @@ class StageModel:
             self._folds[key] = StageModel(self.fleet, folded_job(self.job, plan, pipeline))
         return self._folds[key]
 
-    def update_s(self, plan: TrainingPlan, stage: Stage, pipeline: Pipeline) -> float:
-        """Return how long a stage of a pipeline updates its weights."""
-        return self._update_s(plan, stage, self.stage_layers(plan, stage), plan.state_shards(pipeline))
+    @cached_property
+    def untied(self) -> StageModel:
+        """The model of the job where embedding and head lie apart."""
+        return self if self.job.untied is self.job else StageModel(self.fleet, self.job.untied)
 
-    def _update_s(self, plan: TrainingPlan, stage: Stage, layers: LayerSums, shards: int) -> float:
+    def holding(self, stage: Stage) -> StageModel:
+        """Return the model of the job as a stage sees it."""
+        held = self.job.held(stage.first_layer, stage.first_layer + stage.num_layers)
+        return self if held is self.job else self.untied
+
+    def _update_s(self, plan: TrainingPlan, stage: Stage, shards: int) -> float:
+        """Return how long a stage of a pipeline updates its weights."""
+        if (model := self.holding(stage)) is not self:
+            return model._update_s(plan, stage, shards)
+        layers = self.stage_layers(plan, stage)
         # A rank updates its shard of the parameters alone (ZeRO, arXiv 1910.02054 §5.1).
         held_s = float(layers.update[stage.first_layer + stage.num_layers] - layers.update[stage.first_layer])
         return held_s / self._expert_saving(plan, stage) / shards
 
     def exchange(self, plan: TrainingPlan, stage: Stage, *, replicas: int, copy_devices: int) -> CopyExchange:
         """Return the work of a stage with what its copies exchange; one takes `copy_devices` of the domain."""
+        if (model := self.holding(stage)) is not self:
+            return model.exchange(plan, stage, replicas=replicas, copy_devices=copy_devices)
         layers, a, z = self.stage_layers(plan, stage), stage.first_layer, stage.first_layer + stage.num_layers
         if replicas == 1 and _works_alone(plan, stage):
             return CopyExchange(

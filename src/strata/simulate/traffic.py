@@ -70,7 +70,7 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
     for here, there, size in zip(stages, stages[1:], message_bytes, strict=False):
         placed[here.domain] += 1
         if here.domain == there.domain:
-            hop = _inner_hop(fleet.domain(here.domain), here.num_devices, placed[here.domain],
+            hop = inner_hop(fleet.domain(here.domain), here.num_devices, placed[here.domain],
                              in_domain[here.domain], size)  # fmt: skip
             hops.append((hop, hop))
         else:
@@ -84,8 +84,8 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
     return hops
 
 
-def _inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_bytes: float) -> Hop:
-    """Return the hop after the `position`-th of a copy's `stages` in one domain."""
+def inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_bytes: float) -> Hop:
+    """Return the hop after the `position`-th of a copy's `stages` in one domain; 0: from its first to its last."""
     node = domain.devices_per_node
     if stages * ranks <= node or (ranks < node and position * ranks % node):
         return Hop(message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s), domain.intra_latency_s)

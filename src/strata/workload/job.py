@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 from strata.workload.layers import LayerTable
@@ -136,6 +137,15 @@ class TrainingJob:
     profile: LayerProfile | None = None
     spec: ModelSpec | None = field(default=None, compare=False, repr=False)
     pins: Pins = field(default_factory=Pins)
+
+    @cached_property
+    def untied(self) -> TrainingJob:
+        """The job where embedding and head lie apart (`LayerTable.untied`)."""
+        return replace(self, layers=self.layers.untied) if self.layers.tied_params is not None else self
+
+    def held(self, first: int, last: int) -> TrainingJob:
+        """Return the job as a stage sees it that holds the layer `first` and others, all of them before `last`."""
+        return self.untied if first > 0 and last == len(self.layers) else self
 
     @property
     def tokens_per_step(self) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.workload.kernels import LayerKernels
 from strata.workload.layers import LayerExchanges, LayerTable
 from strata.workload.model import ModelSpec, is_linear, is_sparse
@@ -62,7 +63,13 @@ def layer_table(
         boundary_bytes=hidden,
         kernels=kernels,
         only_some=_exchanges(spec, flops, s, element_bytes),
+        tied_params=_table_params(spec) if spec.tied_embeddings else None,
     )
+
+
+def _table_params(spec: ModelSpec) -> Floats:
+    is_head = np.array([kind == "head" for kind in spec.kinds])
+    return np.where(is_head, float(spec.vocab_size * spec.embedding_size), 0.0)
 
 
 def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, element_bytes: float) -> LayerExchanges:

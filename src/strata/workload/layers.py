@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -48,6 +48,7 @@ class LayerTable:
     `checkpoint_bytes` what it keeps with full recomputation (its input),
     `boundary_bytes` what it sends to the next layer (16-bit).
     `only_some`: what only some layouts ask, None where it is not known and taken as nothing.
+    `tied_params`: of a head that is tied to the embedding, whose entry of `params` has them; 0 of all others.
     `kernels` are what each layer computes for a token, empty where only the FLOPs are known.
     """
 
@@ -59,6 +60,7 @@ class LayerTable:
     boundary_bytes: Floats
     kernels: tuple[LayerKernels, ...] = ()
     only_some: LayerExchanges | None = None
+    tied_params: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -79,6 +81,18 @@ class LayerTable:
     def is_even(self) -> bool:
         """Whether all layers between embedding and head are alike, as far as memory goes."""
         return len({*zip(self.kinds[1:-1], self.params[1:-1], self.activation_bytes[1:-1], strict=True)}) < 2
+
+    @cached_property
+    def untied(self) -> LayerTable:
+        """The layers where embedding and head lie apart: a head that is tied has a copy of the table."""
+        if self.tied_params is None:
+            return self
+        return replace(self, params=self.params + self.tied_params, tied_params=None)
+
+    @property
+    def table_params(self) -> float:
+        """Parameters of the copy of the table that a tied head has apart from the embedding; 0: it is not tied."""
+        return 0.0 if self.tied_params is None else float(self.tied_params[-1])
 
     @cached_property
     def params_before(self) -> Floats:

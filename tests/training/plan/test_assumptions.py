@@ -53,17 +53,6 @@ def test_a_card_without_units_for_bf16_is_taken_at_the_rate_of_fp16_and_that_is_
     assert said == {"bf16": ["from FLOPs of fp16: it has no units for bf16"], "fp16": ["from FLOPs"]}
 
 
-def test_a_tied_table_that_the_last_stage_holds_too_is_said_to_be_left_out():
-    def tables(plan, name):
-        asked = replace(job(layers(8)), spec=model(name), model_name=name)
-        made = assumptions(Problem.of(fleet(domain("a"), domain("b")), asked), plan)
-        return [each.value for each in made if "table" in each.input]
-
-    # 50,272 words of 512 numbers, 16 bytes each: weights, gradients and Adam's state.
-    assert tables(TWO, "opt-350m") == ["393MiB a device, not counted"]
-    assert tables(ONE, "opt-350m") == tables(TWO, "llama-3.1-8b") == []
-
-
 def test_a_network_that_was_not_given_is_named_once_for_like_domains():
     silent = [domain(name, assumed=(NETWORK_BANDWIDTH,)) for name in "ab"]
     assert ("network inside a, b", Trust.ASSUMED) in inputs(TWO, fleet(*silent))

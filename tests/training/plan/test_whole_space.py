@@ -47,15 +47,18 @@ def case(seed, *, sites=1):
     ]
     kind = rng.random()
     spec = DENSE if kind >= 0.6 else HYBRID if 0.2 < kind < 0.4 else MIXTURE
-    table = layer_table(spec, 4096)
     asked = TrainingJob(
-        "small", table, 4096, 4, int(rng.choice([1, 2, 3])), spec=spec,
+        "small", layer_table(spec, 4096), 4096, 4, int(rng.choice([1, 2, 3])), spec=spec,
         recompute=[(NONE,), (NONE, FULL), (NONE, SELECTIVE, FULL)][int(rng.integers(3))],
         zero_stages=[(0, 1), (1,), (3,)][int(rng.integers(3))],
         schedules=(Schedule.ONE_F_ONE_B, Schedule.GPIPE),
         flops_efficiency=0.5 if rng.random() < 0.5 else None,
     )  # fmt: skip
-    return fleet(*domains, gbps=float(rng.choice([1.0, 400.0])), ms=0.1), asked
+    place = fleet(*domains, gbps=float(rng.choice([1.0, 400.0])), ms=0.1)
+    if rng.random() < 0.5:
+        tied = replace(spec, tied_embeddings=True)
+        asked = replace(asked, layers=layer_table(tied, 4096), spec=tied)
+    return place, asked
 
 
 def pieces(place, asked) -> list[int]:

@@ -99,7 +99,8 @@ def message_bytes(model: StepModel, plan: TrainingPlan, pipeline: Pipeline) -> l
 
 def gradient_bytes(model: StepModel, pipeline: Pipeline, stage: int) -> float:
     """Return the gradients of a stage, all its devices together."""
-    before, held = model.job.layers.params_before, pipeline.stages[stage]
+    held = pipeline.stages[stage]
+    before = model.job.held(held.first_layer, held.first_layer + held.num_layers).layers.params_before
     params = float(before[held.first_layer + held.num_layers] - before[held.first_layer])
     return params * model.job.element_bytes
 
@@ -122,6 +123,17 @@ def ring_order(fleet: Fleet, plan: TrainingPlan) -> tuple[int, ...]:
 
 
 def _sums(model: StepModel, plan: TrainingPlan, key: Key, ring: Sequence[int], *, flat: bool) -> Iterator[Sum]:
+    yield from _layer_sums(model, plan, key, ring, flat=flat)
+    p, copy, s = key
+    last = len(plan.pipelines[p].stages) - 1
+    if model.job.layers.table_params and last and s in (0, last):
+        size = model.job.layers.table_params * model.job.gradient_bytes
+        yield Sum(ChakraCollective.ALL_REDUCE, ((p, copy, 0), (p, copy, last)), _bytes(size))
+
+
+def _layer_sums(
+    model: StepModel, plan: TrainingPlan, key: Key, ring: Sequence[int], *, flat: bool
+) -> Iterator[Sum]:
     p, copy, s = key
     pipeline = plan.pipelines[p]
     size = gradient_bytes(model, pipeline, s)

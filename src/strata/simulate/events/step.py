@@ -36,7 +36,7 @@ class Step:
             ]
             self.runs.append(copies)
         self.across: AllReduce | None = model.all_reduce(plan)
-        self.wires: Wires = wires(plan, model.job.layers.params_before) if self.across else {}
+        self.wires: Wires = wires(plan, model.summed_before(plan)) if self.across else {}
 
     def _copies(self, number: int, jitter: float, rng: np.random.Generator) -> list[Traits]:
         """Return the copies of a pipeline: one for all where they move in step, else each with its own times."""

@@ -149,10 +149,11 @@ class AssignmentCosts:
         return self._need[key]
 
     def _measure(self, degrees: Degrees, replicas: int) -> StageCosts:
-        job, plan, stages = self.model.job, self.assignment.plan, self.assignment.stages
+        plan, stages = self.assignment.plan, self.assignment.stages
         rows = []
         for stage, ranks in zip(stages, degrees, strict=True):
-            layers = self.model.layers(self.domain, ranks, plan.microbatch_size, plan.recompute)
+            model = self.model.holding(stage)
+            job, layers = model.job, model.layers(self.domain, ranks, plan.microbatch_size, plan.recompute)
             assert layers is not None, f"the speed of {self.domain.accelerator.name} is not known"
             a, z = stage.first_layer, stage.first_layer + stage.num_layers
             params = float(job.layers.params_before[z] - job.layers.params_before[a]) / ranks
@@ -163,7 +164,7 @@ class AssignmentCosts:
             load = state_bytes(
                 job, params, shards=replicas, zero_stage=plan.zero_stage, holds_outer=plan.local_steps > 1
             ) - kept  # fmt: skip
-            exchange = self.model.exchange(
+            exchange = model.exchange(
                 plan, replace(stage, tensor_parallel=ranks), replicas=replicas, copy_devices=sum(degrees)
             )
             shards = plan.state_shards(replace(self.assignment.pipeline, replicas=replicas))

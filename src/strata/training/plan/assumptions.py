@@ -9,10 +9,9 @@ from typing import Any
 from strata.decision import Trust, worst
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.fleet import NETWORK_BANDWIDTH
-from strata.simulate.memory import state_bytes
 from strata.simulate.traffic import links_used
 from strata.training.plan.exact.problem import Problem
-from strata.units import show_bandwidth, show_bytes
+from strata.units import show_bandwidth
 from strata.workload.plan import TrainingPlan
 
 
@@ -33,7 +32,7 @@ class Assumption:
 def assumptions(problem: Problem, plan: TrainingPlan) -> tuple[Assumption, ...]:
     """Return the inputs of a plan that are not measured, in the order of what measuring them usually changes."""
     times, places = _layer_times(problem, plan), (*_domains(problem, plan), *_links(problem, plan))
-    return (*times, *_table(problem, plan), *places, *_tokens(plan))
+    return (*times, *places, *_tokens(plan))
 
 
 def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
@@ -53,25 +52,6 @@ def _layer_times(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
             is_emulated = problem.job.precision == "bf16" and not card.has_bf16
             value = "from FLOPs of fp16: it has no units for bf16" if is_emulated else "from FLOPs"
             yield Assumption(f"layer times on {card.name}", value, trust, how)
-
-
-def _table(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:
-    """Yield what a stage that has a tied head and not the embedding holds of the table, which no figure counts."""
-    job, spec = problem.job, problem.job.spec
-    if spec is None or not spec.tied_embeddings:
-        return
-    copies = [
-        state_bytes(
-            job, spec.vocab_size * spec.embedding_size / stage.tensor_parallel,
-            shards=plan.state_shards(pipeline), zero_stage=plan.zero_stage, holds_outer=plan.local_steps > 1,
-        )
-        for pipeline in plan.pipelines
-        for stage, chunks in zip(pipeline.stages, plan.held_layers(pipeline), strict=True)
-        if max(chunk.stop for chunk in chunks) == len(job.layers) and min(chunk.start for chunk in chunks) > 0
-    ]  # fmt: skip
-    if copies:
-        value = f"{show_bytes(max(copies))} a device, not counted"
-        yield Assumption("tied table of the last stage", value, Trust.ASSUMED, "memory_headroom")
 
 
 def _domains(problem: Problem, plan: TrainingPlan) -> Iterator[Assumption]:

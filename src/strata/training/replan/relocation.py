@@ -28,8 +28,7 @@ def relocation_costs(
             for stage, chunks in zip(pipeline.stages, plan.held_layers(pipeline), strict=True):
                 for held in chunks:
                     holds[p, fleet.index(stage.domain), held.start : held.stop] = True
-    size = job.layers.params * job.element_bytes
-    lacks = np.einsum("qkl,pkl,l->pqk", holds, ~holds, size)  # from p to q, into k
+    lacks = lacks_bytes(job, holds)
     speed, price = fleet.bandwidth_bytes_per_s(), fleet.price_usd_per_byte()
     np.fill_diagonal(speed, 0.0)
     source = np.asarray(holds.any(axis=2))  # [P, K]
@@ -43,3 +42,15 @@ def relocation_costs(
         (lacks * paid[:, None, :]).sum(axis=2),
         np.asarray((holds[:, None] != holds[None]).any(axis=(2, 3))),
     )
+
+
+def lacks_bytes(job: TrainingJob, holds: Bools) -> Floats:
+    """Return the weights [from, to, K] that domains lack of what they hold under another plan, which is [P, K, L].
+
+    The table of a tied embedding is where the embedding is or the head.
+    """
+    layers, tables = job.layers, holds[..., :1] | holds[..., -1:]
+    params = np.append(layers.params, layers.table_params)
+    params[0] -= layers.table_params
+    each = np.concatenate([holds, tables], axis=-1)
+    return np.asarray(np.einsum("qkl,pkl,l->pqk", each, ~each, params * job.element_bytes))

@@ -20,7 +20,7 @@ from strata.training.plan.objective import Scales
 from strata.workload.job import Schedule
 from strata.workload.pins import Pins
 from strata.workload.schema import load_job
-from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.builders import card, domain, fleet, job, layers, tied
 from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
@@ -244,8 +244,9 @@ def test_no_other_split_of_the_layers_refutes_the_proof_under_any_schedule(seed)
     schedule = (Schedule.ZERO_BUBBLE, Schedule.INTERLEAVED)[seed % 2]
     uneven = layers(int(rng.integers(9, 12)))
     flops = uneven.forward_flops * np.append(np.ones(len(uneven) - 1), rng.uniform(1.0, 3.0))
+    table = tied(replace(uneven, forward_flops=flops), float(rng.choice([0.0, 1e8, 1e9])))
     asked = job(
-        replace(uneven, forward_flops=flops), batch=int(rng.choice([4, 8])), schedules=(schedule,),
+        table, batch=int(rng.choice([4, 8])), schedules=(schedule,),
         pins=Pins(pipeline=4),
     )  # fmt: skip
     looked = search(fleet(domain("a", 4, per_node=1)), asked)

@@ -10,6 +10,7 @@ from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Domain
 from strata.simulate.copies import shared_weights
 from strata.simulate.run_ends import exposed_s
+from strata.simulate.stage_model import StageModel
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.memory_fit import zero_stages
 from strata.training.plan.exact.problem import Problem
@@ -103,8 +104,18 @@ def _ends_s(problem: Problem, plan: TrainingPlan, stage: Stage) -> Floats:
 
 def _under(problem: Problem, plan: TrainingPlan, stage: Stage, copy_devices: int) -> Floats:
     """Return what follows under the plan's ZeRO stage: sums, gathering and updates of each run of layers."""
-    job, [pipeline] = problem.job, plan.pipelines
-    domain, layers = problem.fleet.domain(stage.domain), problem.model.stage_layers(plan, stage)
+    whole = _of_layers(problem.fleet.domain(stage.domain), problem.model, plan, stage, copy_devices)
+    if (apart := problem.model.untied) is problem.model:
+        return whole
+    each = _of_layers(problem.fleet.domain(stage.domain), apart, plan, stage, copy_devices)
+    each[0] = whole[0]
+    return each
+
+
+def _of_layers(
+    domain: Domain, model: StageModel, plan: TrainingPlan, stage: Stage, copy_devices: int
+) -> Floats:  # fmt: skip
+    job, layers, [pipeline] = model.job, model.stage_layers(plan, stage), plan.pipelines
     whole = replace(stage, first_layer=0, num_layers=len(job.layers), recompute_layers=None)
     weights = shared_weights(
         job, domain, whole, replicas=pipeline.replicas, copy_devices=copy_devices,

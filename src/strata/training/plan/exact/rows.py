@@ -20,6 +20,7 @@ from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import split_work_s, stack
 from strata.simulate.plane_sums import PlaneSums
 from strata.simulate.splits import Splits
+from strata.simulate.tied_table import table_sum
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.chain import Chain, with_layers
 from strata.training.plan.exact.config import ParallelConfig
@@ -76,13 +77,13 @@ def chains(
         if schedule is Schedule.DUAL_PIPE_V:
             yield row.folded(after_s)
             continue
-        chain = row.scheduled(schedule, chunks, limit_s, after_s)
+        chain = row.scheduled(schedule, chunks, limit_s, after_s + row.tables_s)
         yield chain
         if schedule is not Schedule.LATENCY_AWARE or not problem.is_partial:
             continue
         # Stages that recompute are slower: they hide a link with fewer microbatches in flight, and recompute less.
         if not isinstance(chain, Chain) or chain.plan.recompute is Recompute.FULL:
-            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s, after_s)
+            slow = replace(row, is_slow=True).scheduled(schedule, chunks, limit_s, after_s + row.tables_s)
             yield replace(slow, splits=None) if isinstance(slow, Chain) else slow
 
 
@@ -346,11 +347,20 @@ class Row:
     @cached_property
     def _hops(self) -> list[tuple[Hop, Hop]]:
         """What a microbatch costs at least over each cut, there and back."""
+        sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(self.layout) - 1)
+        return hops(self.problem.fleet, self._pipeline, sizes)
+
+    @cached_property
+    def tables_s(self) -> float:
+        """What the sum of a tied table's gradients takes."""
+        tables = table_sum(self.problem.fleet, self.problem.job, self._pipeline)
+        return 0.0 if tables is None else tables.serial_s + tables.latency_s
+
+    @property
+    def _pipeline(self) -> Pipeline:
         context = self.config.context_parallel
         stages = tuple(Stage(domain.name, 0, 0, ranks, 0, context) for domain, ranks in self.layout)
-        pipeline = Pipeline(stages, self.config.data_parallel, self.microbatches)
-        sizes = [self.problem.message_bytes(self.config.microbatch_size)] * (len(stages) - 1)
-        return hops(self.problem.fleet, pipeline, sizes)
+        return Pipeline(stages, self.config.data_parallel, self.microbatches)
 
     def _plan(self, counts: tuple[int, ...], warmup: list[int], schedule: Schedule, chunks: int) -> TrainingPlan:
         stages = tuple(
