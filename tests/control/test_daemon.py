@@ -166,6 +166,17 @@ def test_a_new_store_is_not_put_beside_the_folder_of_one_that_is_gone(tmp_path):
     assert error.value.hint == f"put {store} back, or move the folder"
 
 
+def test_a_store_from_a_backup_does_not_give_ids_again_that_its_folder_has(tmp_path):
+    """The next attempt of a job was what had become of another: it was done, or failed, and never ran."""
+    fleet, store = tmp_path / "fleet.json", tmp_path / "fleet.db"
+    fleet.write_text(fleet_text())
+    asked = {"policy": PolicyName.NEVER, "interval_s": 300.0, "probe_every_s": 60.0}
+    with assembled(fleet, store, **asked):
+        (tmp_path / "fleet.strata" / "domains" / "west" / "train-2").mkdir(parents=True)
+    with pytest.raises(UsageError, match="does not know the attempt train-2"), assembled(fleet, store, **asked):
+        pass
+
+
 def test_what_measured_the_links_of_the_fleet_before_is_ended(world):
     closed = []
     world.daemon._reread = lambda: replace(world.sites(), close=lambda: closed.append("second"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from strata.control.core import Scheduler
 from strata.control.daemon import Daemon, Sites, steady_clock
 from strata.control.driver import Driver
-from strata.control.drivers.launch import Workplace
+from strata.control.drivers.launch import Workplace, safe
 from strata.control.drivers.local import LocalDriver
 from strata.control.drivers.slurm import SlurmDriver
 from strata.control.meeting import apart
@@ -58,9 +58,21 @@ def assembled(
 
         sites = read()
         kept = stack.enter_context(Store(store))
+        _check_is_newest(kept, store, folder)
         plans = planner(lambda: cannot_meet)
         scheduler = Scheduler(choose_by(policy), plans, interval_s, inside=inside_by(policy))
         yield Daemon(kept, scheduler, sites, reread=read, probe_every_s=probe_every_s, clock=clock)
+
+
+def _check_is_newest(kept: Store, store: Path, folder: Path) -> None:
+    """Refuse a store that does not know all attempts of its folder: it would give their ids to others."""
+    known = {safe(attempt) for attempt in kept.attempt_ids()}
+    later = sorted(part.name for part in (folder / "domains").glob("*/*") if part.name not in known)
+    if later:
+        raise UsageError(
+            f"{store} is older than {folder}: it does not know the attempt {later[0]}, which ran there",
+            hint="put the newer store back, or end what runs there and move the folder",
+        )
 
 
 def _driver(name: str, entry: DriverEntry, workplace: Workplace, base: Path) -> Driver:

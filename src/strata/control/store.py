@@ -248,6 +248,11 @@ class Store(Database):
             for name, submitted_s, run, state in rows
         ]
 
+    def attempt_ids(self) -> list[str]:
+        """Return the ids of all attempts that were ever decided on."""
+        with self._locked():
+            return [attempt for (attempt,) in self.rows.execute("SELECT id FROM attempt").fetchall()]
+
     def _attempts(self, job: str) -> list[Attempt]:
         rows = self.rows.execute("SELECT body FROM attempt WHERE job = ? ORDER BY rowid", (job,)).fetchall()
         return [_attempt(json.loads(body)) for (body,) in rows]
