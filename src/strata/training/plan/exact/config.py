@@ -61,6 +61,11 @@ class ParallelConfig:
         )  # fmt: skip
 
     @property
+    def uncapped(self) -> tuple[object, ...]:
+        """All but `cap`: what is the same where it does not bind."""
+        return (self.data_parallel, self.holds_outer, *self.work)
+
+    @property
     def is_common(self) -> bool:
         """Whether this is tried for the first plan: microbatches of powers of two, whole sequences."""
         size = self.microbatch_size

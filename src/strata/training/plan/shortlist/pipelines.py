@@ -7,7 +7,7 @@ and the gradient sum between copies and the optimizer are added. Estimates only:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -103,17 +103,16 @@ class ChainEstimates:
         caps = np.array([s.cap for s in configs], dtype=float)
         self.stages = np.minimum(self.slots // self.data_parallel[:, None], caps[:, None])
         # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
-        last: dict[ParallelConfig, int] = {}
+        last: dict[tuple[object, ...], int] = {}
         self.more = np.ones(self.stages.shape)
         for row, config in enumerate(configs):
-            shape = replace(config, cap=0)
-            if shape in last:
-                self.more[row] = self.stages[row] > self.stages[last[shape]]
-            last[shape] = row
+            if (before := last.get(config.uncapped)) is not None:
+                self.more[row] = self.stages[row] > self.stages[before]
+            last[config.uncapped] = row
         self.size = np.array([s.microbatch_size for s in configs], dtype=float)
         self.full = np.array([s.recompute is Recompute.FULL for s in configs])
         self.count = np.array([problem.microbatches(s) for s in configs], dtype=float)
-        self.load = self.data_parallel * np.array([problem.message_bytes(s.microbatch_size) for s in configs])
+        self.load = self.data_parallel * (self.size * problem.message_bytes(1))
         price = [d.price_usd_per_device_hour for d in domains]
         self.usd_per_s = np.array([0.0 if None in price else (p or 0.0) / 3600 for p in price])
         self.limit = np.array([problem.model.memory_limit_bytes(d) for d in domains])
