@@ -200,7 +200,8 @@ def test_unknown_paths_and_methods_have_the_same_form():
 
     nowhere, wrong = run(scenario)
     assert (nowhere.status_code, wrong.status_code) == (404, 405)
-    assert nowhere.json()["error"]["message"] == "Not Found"
+    assert nowhere.json()["error"]["message"] == "there is nothing at /nowhere"
+    assert wrong.json()["error"]["message"] == "/v1/completions does not take GET"
 
 
 def test_the_decision_says_where_the_request_went_and_how_it_ended():

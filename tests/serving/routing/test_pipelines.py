@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line
-from tests.serving.routing.layouts import alone, layout, random_layout, request, router, server
+from tests.serving.routing.layouts import STRATEGIES, alone, layout, random_layout, request, router, server
 from tests.support.laws import examples
 
 
@@ -52,6 +52,25 @@ def test_a_step_ends_when_the_slowest_node_has_done_all_microbatches_or_one_has_
     assert near.rate[0] == pytest.approx(4 / 0.044)
     assert far.rate[0] == pytest.approx(4 / 0.234)
     assert near.route(request("alone", 10, 2), 0.0).tpot_s == pytest.approx(0.021 + 0.011 + 2e-3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sequences_beyond_those_of_one_step_take_a_step_of_their_own(strategy):
+    one = router(strategy, alone(server("a", per_sequence_s=0.0, slots=24, step_sequences=8)))
+    seen = [one.route(request(f"r{i}", prompt=1, most=2), 0.0).tpot_s for i in range(24)]
+    if strategy == "auto":  # its steps have prompts in them: only how much later they end is told
+        assert seen[7] < 1.5 * seen[0]
+        assert seen[8] > 1.5 * seen[7]
+        assert seen[16] > 1.2 * seen[15]
+    else:
+        assert seen == pytest.approx([0.01] * 8 + [0.02] * 8 + [0.03] * 8)
+
+
+def test_a_full_step_sends_the_next_request_to_the_idle_pipeline():
+    # One node is faster for a sequence alone, but decodes two at a time.
+    near = server("a", per_sequence_s=0.0, slots=24, step_sequences=2)
+    lay = layout((near,), (server("b", 0, 2, per_sequence_s=0.0), server("c", 2, 4, per_sequence_s=0.0)))
+    assert heads(router("auto", lay), 3, keep=True, most=50) == ["a", "a", "b"]
 
 
 def test_turns_skip_whoever_is_full():

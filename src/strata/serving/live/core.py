@@ -109,7 +109,7 @@ class Core:
                     slots=server.slots,
                     kv_tokens_used=tokens,
                     kv_tokens=server.kv_tokens,
-                    decode_s=server.decode.at(max(running, 1)),
+                    decode_s=server.token_s(max(running, 1)),
                     prefill_s_per_token=server.prefill.per_unit_s,
                 )
             nodes.append(node)
