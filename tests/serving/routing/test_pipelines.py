@@ -223,6 +223,16 @@ def test_a_goal_that_no_idle_pipeline_meets_is_refused_with_the_best_there_is():
     assert one.refuses(request(prompt=900, ttft_goal_s=0.05), 0.0).token == "request-too-long"
 
 
+def test_a_goal_that_waiting_has_put_out_of_reach_is_told_from_one_that_always_was():
+    one = router("auto", alone(server("a", prefill_s=1e-3)))
+    late = one.refuses(request(prompt=100, ttft_goal_s=0.05, waited_s=0.1), 0.0)
+    assert str(late) == (
+        "the first token within 150ms, but it has waited 100ms, and even an idle pipeline needs 100ms"
+    )
+    never = one.refuses(request(prompt=100, ttft_goal_s=0.03, waited_s=0.05), 0.0)
+    assert str(never) == "the first token within 80ms, but even an idle pipeline needs 100ms"
+
+
 def test_two_goals_that_only_different_pipelines_meet_are_out_of_reach_together():
     soon, quick = server("soon", prefill_s=1e-4, step_s=0.1), server("quick", prefill_s=1e-2, step_s=0.01)
     one = router("auto", alone(soon, quick))

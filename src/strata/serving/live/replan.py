@@ -22,6 +22,7 @@ from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool, why_not_held
 from strata.serving.planning.service import SPARE
 from strata.serving.planning.split import least_bottleneck
+from strata.units import show_bytes
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 
@@ -42,12 +43,13 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
     known = {node.node_id for node in nodes}
     pool = _pool(plan, nodes, model, demand, held)
     is_cut = pool.batch < demand.batch
-    cut = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
+    remarks = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
+    remarks += _too_small(pool, nodes, model, demand)
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
     fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
     if not whole and not broken:
-        return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *cut))
+        return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *remarks))
     mended = max(
         (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
         key=lambda pipelines: horizon_tokens(plan, pool, pipelines, model, config),
@@ -58,10 +60,11 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
     if keeps_rate and horizon_tokens(plan, pool, new, model, config) > LEAST_GAIN * horizon_tokens(
         plan, pool, mended, model, config
     ):
-        return Planned(plan.version, tuple(new), (*fresh.reasons, *cut))
+        return Planned(plan.version, tuple(new), (*fresh.reasons, *remarks))
     if not mended:
-        return Planned(plan.version, (), (*fresh.reasons, *cut))
-    return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}), *cut))
+        return Planned(plan.version, (), (*fresh.reasons, *remarks))
+    kept = [Reason("plan-kept", data={"pipelines": len(whole)})] if whole else []
+    return Planned(plan.version, tuple(mended), (*kept, *remarks))
 
 
 def _pool(
@@ -80,6 +83,18 @@ def _pool(
         first, batch = first or pool, batch // 2
     assert first is not None, "a batch has a sequence"
     return first
+
+
+def _too_small(pool: NodePool, nodes: Sequence[Node], model: ModelInfo, demand: Demand) -> list[Reason]:
+    """Name the nodes that stay without work, as not even the smallest layer has room beside its sequences."""
+    need = model.weight_bytes + pool.batch * model.kv_bytes(demand.kv_tokens)
+    small = {node.id for node in pool.nodes if not any(node.capacity)}
+    data = {"need": show_bytes(float(need.min())), "batch": pool.batch}
+    return [
+        Reason("holds-no-layer", subject=node.node_id, data=data | {"have": show_bytes(node.memory_bytes)})
+        for node in nodes
+        if node.node_id in small
+    ]
 
 
 def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
