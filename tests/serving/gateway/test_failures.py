@@ -244,6 +244,23 @@ def test_a_worker_that_dies_is_one_line_of_the_log_not_one_for_each_of_its_reque
     assert not [line for line in caplog.messages if "/abort" in line]
 
 
+def test_a_gateway_all_of_whose_nodes_are_suspects_says_which_and_not_that_they_are_too_small():
+    async def scenario(world):
+        caller = Caller(world.frame, "/v1/completions", streamed())
+        one, other = await held(world)
+        one.tokens_left = other.tokens_left = 0
+        one.go.set()
+        while not other.is_dead or len(world.driver.core.status()["suspects"]) < 2:
+            await asyncio.sleep(0)
+        await world.settled()
+        ready, status = await world.get("/healthz"), (await world.get("/status")).json()["tiny"]
+        caller.task.cancel()
+        return ready.status_code, ready.json()["reason"], status["reasons"]
+
+    said = "requests broke off on what gets none until it is well again: a, b"
+    assert run(scenario) == (503, said, [])
+
+
 def test_a_worker_with_room_for_no_layer_is_told_of_once(caplog):
     async def scenario(world):
         small = world.workers[1]

@@ -35,7 +35,7 @@ LEAST_GAIN = 1.05
 def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
-    if plan.nodes and not nodes:  # whole engines serve as they are
+    if not nodes:  # whole engines serve as they are, and suspects serve nothing
         return Planned(plan.version, ())
     held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
     if plan.wanted_tokens_per_s < math.inf:
