@@ -114,6 +114,7 @@ def test_what_is_sampled_depends_on_the_seed_or_else_on_the_id_alone():
         ({"model": "tiny", "prompt": ["x", "y"]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": [-1]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": "x", "top_p": 0.5}, 400, "unsupported_parameter", "top_p"),
+        ({"model": "tiny", "prompt": "x", "logprobs": 0}, 400, "unsupported_parameter", "logprobs"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_openais_form(body, status, code, param):
