@@ -21,7 +21,7 @@ from strata.serving.planning.allocation import Pipeline, faults, goodput, pipeli
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool, why_not_held
 from strata.serving.planning.service import SPARE
-from strata.serving.planning.split import least_bottleneck
+from strata.serving.planning.split import best_split
 from strata.units import show_bytes
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -102,7 +102,7 @@ def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     extended: list[Pipeline] = []
     for stages in broken:
         members = [pool.index[s.node_id] for s in stages if s.node_id in pool.index]
-        counts = least_bottleneck(pool, members) if members else None
+        counts = best_split(pool, members) if members else None
         if counts:
             extended.append(pipeline_of(pool, members, counts))
     return extended
