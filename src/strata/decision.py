@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
+from string import Formatter
 from typing import Any, Final, Generic, TypeVar
 
 from strata.reasons import REASONS
 from strata.tables import printable
+from strata.units import show_count, show_time
 
 Choice = TypeVar("Choice")
 
@@ -35,6 +37,17 @@ def worst(*trusts: Trust) -> Trust:
     return max(trusts, key=_TRUST_ORDER.index, default=Trust.MEASURED)
 
 
+class _Sentences(Formatter):
+    """Has figures also as tables write them: `{rate:count}` and `{took_s:time}`; `.3g` made 2e+03 of 2000."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        show = {"count": show_count, "time": show_time}.get(format_spec)
+        return show(value) if show else super().format_field(value, format_spec)
+
+
+_SENTENCES: Final = _Sentences()
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why something was or was not chosen: a token of `REASONS`, what it is about, and its numbers."""
@@ -48,7 +61,7 @@ class Reason:
 
     def __str__(self) -> str:
         # What agents, labels and annotations say stands in it, and it is read in terminals.
-        sentence = printable(REASONS[self.token].sentence.format(**self.data))
+        sentence = printable(_SENTENCES.vformat(REASONS[self.token].sentence, (), self.data))
         return f"{printable(self.subject)}: {sentence}" if self.subject else sentence
 
     def to_dict(self) -> dict[str, Any]:

@@ -178,6 +178,14 @@ def test_a_model_that_fits_nowhere_exits_3_with_the_reason(tmp_path, capsys):
     assert f"try: strata plan serve {fleet} {job}" in " ".join(told.split())
 
 
+def test_a_fleet_that_dies_before_anything_is_counted_is_reported_and_not_called_too_small(tmp_path, job):
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(SMALL)
+    found = answer(str(fleet), job, "--seconds", "20s", "--kill", "Here/0@1s")
+    assert found["requests"]["served"] == 0
+    assert found["requests"]["unfinished"] == found["requests"]["offered"] > 0
+
+
 def test_the_memory_that_the_job_leaves_free_is_left_free(tmp_path, capsys):
     """The scheduler that is simulated left the usual 8 % free, whatever the job says."""
     fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.yaml"

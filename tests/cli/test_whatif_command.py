@@ -115,7 +115,8 @@ def test_a_serving_job_is_compared_by_its_own_figures(capsys, monkeypatch):
     assert run([*call, "-o", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert list(data) == ["changes", "old", "new", "difference", "text"]
-    assert list(data["old"]) == list(data["new"]) == ["plan", "reasons", "trust", "inputs_digest", "search_s"]
+    assert list(data["old"]) == list(data["new"])
+    assert list(data["new"]) == ["plan", "is_good_enough", "reasons", "trust", "inputs_digest", "search_s"]
     assert {"strategy", "goal", "pipelines", "figures"} == data["old"]["plan"].keys()
     ratio = data["new"]["plan"]["figures"]["tokens_per_s"] / data["old"]["plan"]["figures"]["tokens_per_s"]
     assert data["difference"]["tokens_per_s_ratio"] == pytest.approx(ratio)
@@ -134,6 +135,16 @@ def test_a_serving_job_that_fits_nowhere_then_exits_3(capsys, tmp_path):
     )
     assert run(["whatif", "seed", str(job), "--set", "job.batch=1000000000"]) == 3
     assert "No plan fits any more" in capsys.readouterr().out
+
+
+def test_a_serving_job_that_misses_its_goals_or_rate_then_exits_4_as_its_plan_would(capsys):
+    for setting, missed in (("job.rate=100000", "rate-not-served"), ("job.goals.ttft=1ms", "goal-missed")):
+        assert run(["whatif", "aws10", "serve-llama-3.1-70b", "--set", setting, "-o", "json"]) == 4
+        data = json.loads(capsys.readouterr().out)
+        assert [data[side]["is_good_enough"] for side in ("old", "new")] == [True, False]
+        reasons = {reason["token"]: reason["text"] for reason in data["new"]["reasons"]}
+        assert missed in reasons
+        assert "e+" not in reasons[missed]
 
 
 def test_a_saved_serving_plan_stands_for_its_job_with_its_goal(capsys, tmp_path):

@@ -47,6 +47,16 @@ def text(client, path):
         return response.read().decode()
 
 
+def test_a_path_that_is_not_served_is_refused_as_all_else_is(served):
+    _, client = served
+    for method, path, message in (
+        ("GET", "/v1/nope", "there is nothing at /v1/nope"),
+        ("PUT", "/v1/jobs", "/v1/jobs does not take PUT"),
+    ):
+        with pytest.raises(StrataError, match=message), client.open(method, path, None, timeout_s=300):
+            pass
+
+
 def test_events_tell_all_jobs_now_and_whenever_one_changed(served):
     world, client = served
     events = client.events()

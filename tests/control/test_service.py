@@ -51,6 +51,7 @@ def test_when_a_rank_is_killed_the_job_goes_on_from_its_last_checkpoint(service)
     job = service.until(is_final)
     assert (job["phase"], job["steps_done"], job["failures"]) == ("done", 16, 1)
     assert job["attempts"][1]["from_step"] % 4 == 0 < job["attempts"][1]["from_step"]
+    assert ", killed by SIGKILL" in service.run("job", "small").stdout
 
 
 def _is_rank(path, folder):

@@ -71,11 +71,12 @@ def _serving(
                 )
             )
     comparison = compare_serving(*answers)
+    inputs = names_of(fleet=fleet, job=job)
     old, new = (
-        answer.to_dict(work, inputs=names_of(fleet=fleet, job=job))
+        _serving_side(answer.to_dict(work, inputs=inputs), is_good_enough=answer.is_good_enough)
         for answer, work in zip(answers, (before[1], new_job), strict=True)
     )
-    return _difference(changes, _serving_side(old), _serving_side(new), comparison)
+    return _difference(changes, old, new, comparison)
 
 
 def _planned_with(job: str) -> tuple[Goal, Strategy | None, str]:
@@ -88,11 +89,15 @@ def _planned_with(job: str) -> tuple[Goal, Strategy | None, str]:
     return plan.goal, plan.strategy, plan.inputs["job"]
 
 
-def _serving_side(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return one side: its plan with its figures (None where none fits), and the reasons of its decision."""
+def _serving_side(answer: dict[str, Any], *, is_good_enough: bool) -> dict[str, Any]:
+    """Return one side: its plan with its figures (None where none fits), and the reasons of its decision.
+
+    is_good_enough: whether it keeps the job's goals and rate.
+    """
     kept = ("strategy", "goal", "pipelines", "figures")
     return {
         "plan": {key: answer[key] for key in kept} if answer["pipelines"] else None,
+        "is_good_enough": is_good_enough,
         **{key: answer[key] for key in ("reasons", "trust", "inputs_digest", "search_s")},
     }
 

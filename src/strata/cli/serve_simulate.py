@@ -143,7 +143,7 @@ def simulate(
         is_whole = replay.run(advance)
     status = core.status()
     replay.close()
-    if not status["pipelines"] and not replay.record.outcome.count(0):
+    if not replay.has_planned:
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
         text = f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}"
         raise Infeasible(text, hint=f"strata plan serve {fleet} {job} says what would help")

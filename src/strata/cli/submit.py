@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -225,6 +227,15 @@ def _line(item: dict[str, Any]) -> str:
     )
 
 
+def _how(exit_code: int | None) -> str:
+    """Return how a part ended; below zero is the number of the signal that killed it, as Python has it."""
+    if exit_code is None:
+        return ""
+    with suppress(ValueError):
+        return f", killed by {signal.Signals(-exit_code).name}"
+    return f", exit code {exit_code}"
+
+
 def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     yield _line(data)
     for attempt in data["attempts"]:
@@ -234,9 +245,8 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
         size = f" ({count} device{'s' * (count > 1)})" if count else ""
         yield f"  attempt {attempt['number']}: {attempt['plan_name']}{size}, {steps}{ended}"
         for name, part in attempt["parts"].items():
-            code = "" if part["exit_code"] is None else f", exit code {part['exit_code']}"
             message = f": {part['message']}" if part["message"] else ""
-            yield f"    {name}: {part['phase']}{code}{message}"
+            yield f"    {name}: {part['phase']}{_how(part['exit_code'])}{message}"
     if data["phase"] == "failed" and data["decisions"] and not why:
         yield from (f"  {reason['text']}" for reason in data["decisions"][-1]["reasons"])
         yield f"  try: strata logs {data['name']}, mend it, and submit it under another name"

@@ -46,7 +46,8 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
 
     A saved serving plan may stand for its JOB: both are then planned for its goal, by its strategy.
     `link.A-B=none` and `domain.NAME=none` take a link or a domain away; a link that is not there is added by
-    its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
+    its bandwidth and latency. Exits 3 where no plan fits then, 4 where that of a serving job misses its goals or
+    rate, 6 where the time limit passed first.
     """
     from strata.api import whatif as api
 
@@ -54,7 +55,9 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     data = api.whatif(fleet, job, *settings, time_limit_s=limit_s, progress=progress)
     figures = serving_figures if api.is_serving(job) else _figures
     emit(data, output, show_changes(data, figures(data)))
-    return 0 if data["new"]["plan"] is not None else 3
+    if data["new"]["plan"] is None:
+        return 3
+    return 0 if data["new"].get("is_good_enough", True) else 4
 
 
 def _figures(data: dict[str, Any]) -> list[list[str]]:

@@ -23,6 +23,7 @@ from strata.errors import StrataError, UsageError
 from strata.net.browser import LOCAL_NAMES, SameOrigin
 from strata.net.http import Frame, Limits, Realm, error_body
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
+from strata.net.not_served import REFUSALS
 
 _BODY_BYTES: Final = 16 * 2**20
 _BEAT_S: Final = 15.0
@@ -81,7 +82,7 @@ def build(
         Route("/healthz", api.health, methods=["GET"]),
         *pages,
     ]
-    app = Starlette(routes=routes, exception_handlers={StrataError: _refused})
+    app = Starlette(routes=routes, exception_handlers={StrataError: _refused, **REFUSALS})
     guarded = SameOrigin(app, hosts=() if token else hosts)
     realms = [Realm("/", "" if pages else token), Realm("/v1", token), Realm("/metrics", token)]
     realms += [Realm("/healthz"), Realm("/v1/events", token, drains=False), Realm("/events", drains=False)]

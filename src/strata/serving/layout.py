@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -65,7 +66,8 @@ class StageServer:
     """A node and the layers [first, end) it serves.
 
     decode: of one step over its sequences, the head with the last stage; prefill: over the prompt's tokens.
-    slots: sequences it decodes together at most; kv_tokens: tokens its KV memory holds for this range.
+    slots: sequences it serves at most; kv_tokens: tokens its KV memory holds for this range.
+    step_sequences: those of one step at most, which `decode` is a line over; more take several, one after another.
     curve: what `decode` is a line through, for simulations. request_s: what each request takes besides that begins
     here, of nobody's time.
     """
@@ -79,10 +81,16 @@ class StageServer:
     kv_tokens: int
     curve: StepCurve | None = None
     request_s: float = 0.0
+    step_sequences: float = math.inf
+
+    def token_s(self, sequences: float) -> float:
+        """Return the seconds until each of so many sequences has its next token, at the usual context."""
+        steps = max(1, math.ceil(sequences / self.step_sequences))
+        return steps * self.decode.fixed_s + self.decode.per_unit_s * sequences
 
     def decode_s(self, sequences: float, cached_tokens: float) -> float:
         """Return the seconds of a step over sequences that have so many tokens cached, all together."""
-        return self.decode.at(sequences) if self.curve is None else self.curve.at(sequences, cached_tokens)
+        return self.token_s(sequences) if self.curve is None else self.curve.at(sequences, cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class Node:
     url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s];
     bandwidth_bytes_per_s: what a message to them sees. Neither need name all nodes (`observe.py`).
     shares: of its rates what kernels reach. accelerator: the name of its devices, where a fleet says it.
+    step_sequences: most that it decodes in one step; those beyond have a step of their own.
     model: of a whole pipeline behind one address (vLLM, SGLang) the name it serves; such a node is never cut.
     running, slots, kv_tokens_used, kv_tokens, decode_s, prefill_s_per_token: as of the snapshot, 0 where it
     serves nothing.
@@ -49,6 +50,7 @@ class Node:
     intra_latency_s: float = 0.0
     shares: InferenceShares = UNKNOWN_CARD
     accelerator: str = ""
+    step_sequences: float = math.inf
 
     def usable_bytes(self, headroom: float) -> float:
         """Return what is there for weights and KV memory, with a share of all memory left free, as in training."""

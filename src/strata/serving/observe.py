@@ -203,6 +203,7 @@ def layout_of(
                 kv_tokens=tokens,
                 curve=None if steps_s is None else curve_of(steps_s[:, i], steps, stage, model.num_layers),
                 request_s=derating.ratios.get(node.accelerator, ServingRatios()).request_s,
+                step_sequences=node.step_sequences,
             )
         )
     far = Line(FAR.fixed_s, model.hidden_bytes / ASSUMED_BANDWIDTH_BYTES_PER_S)

@@ -13,6 +13,7 @@ class RequestSignal:
     max_tokens: most that it may generate; what is reserved. priority: larger goes first, and grows with waiting.
     blocks: hashes of the prompt's leading blocks, each of all tokens up to its end (`routing/prefix.py`).
     generated: tokens it already has, of an interrupted attempt; they are part of the prompt of the next.
+    waited_s: since it came, by which `ttft_goal_s` is less than it was.
     """
 
     request_id: str
@@ -23,6 +24,7 @@ class RequestSignal:
     ttft_goal_s: float = math.inf
     tpot_goal_s: float = math.inf
     generated: int = 0
+    waited_s: float = 0.0
 
     @property
     def kv_tokens(self) -> int:

@@ -90,6 +90,8 @@ class JoinMessage(NodeMessage):
     memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     region: str = ""
     model: str = ""
+    step_sequences: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Most sequences that it decodes in one step; no bound where it says none."""
     fingerprint: str = ""
     """Digest of the model's shape and seed: a worker of another model must not join."""
 

@@ -114,6 +114,7 @@ def test_what_is_sampled_depends_on_the_seed_or_else_on_the_id_alone():
         ({"model": "tiny", "prompt": ["x", "y"]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": [-1]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": "x", "top_p": 0.5}, 400, "unsupported_parameter", "top_p"),
+        ({"model": "tiny", "prompt": "x", "logprobs": 0}, 400, "unsupported_parameter", "logprobs"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_openais_form(body, status, code, param):
@@ -200,7 +201,8 @@ def test_unknown_paths_and_methods_have_the_same_form():
 
     nowhere, wrong = run(scenario)
     assert (nowhere.status_code, wrong.status_code) == (404, 405)
-    assert nowhere.json()["error"]["message"] == "Not Found"
+    assert nowhere.json()["error"]["message"] == "there is nothing at /nowhere"
+    assert wrong.json()["error"]["message"] == "/v1/completions does not take GET"
 
 
 def test_the_decision_says_where_the_request_went_and_how_it_ended():

@@ -230,6 +230,53 @@ def test_a_slow_client_does_not_cost_its_request_when_the_worker_is_done_and_bea
     assert run(scenario) == [1]
 
 
+def test_a_worker_that_dies_is_one_line_of_the_log_not_one_for_each_of_its_requests(caplog):
+    async def scenario(world):
+        callers = [Caller(world.frame, "/v1/completions", streamed(max_tokens=20)) for _ in range(6)]
+        one, _ = await held(world)
+        one.tokens_left = 0
+        one.go.set()
+        await asyncio.gather(*(caller.task for caller in callers))
+        await world.passes(1.0)
+        return [text_of(caller.body) for caller in callers]
+
+    assert run(scenario) == [foretold("hello", 20)] * 6
+    assert not [line for line in caplog.messages if "/abort" in line]
+
+
+def test_a_gateway_all_of_whose_nodes_are_suspects_says_which_and_not_that_they_are_too_small():
+    async def scenario(world):
+        caller = Caller(world.frame, "/v1/completions", streamed())
+        one, other = await held(world)
+        one.tokens_left = other.tokens_left = 0
+        one.go.set()
+        while not other.is_dead or len(world.driver.core.status()["suspects"]) < 2:
+            await asyncio.sleep(0)
+        await world.settled()
+        ready, status = await world.get("/healthz"), (await world.get("/status")).json()["tiny"]
+        caller.task.cancel()
+        return ready.status_code, ready.json()["reason"], status["reasons"]
+
+    said = "requests broke off on what gets none until it is well again: a, b"
+    assert run(scenario) == (503, said, [])
+
+
+def test_a_worker_with_room_for_no_layer_is_told_of_once(caplog):
+    async def scenario(world):
+        small = world.workers[1]
+        small.incarnation += 1
+        await small.join(memory_bytes=1e3)
+        await world.passes(1.0)
+        world.workers[0].incarnation += 1  # has everything planned again
+        await world.workers[0].join()
+        await world.passes(1.0)
+        assert world.driver.core.serving()
+
+    run(scenario)
+    (line,) = (line for line in caplog.messages if "serves nothing" in line)
+    assert line.startswith("b: serves nothing: one layer and the keys and values of 8 sequences take ")
+
+
 def test_a_bug_in_the_scheduler_costs_one_request_and_is_told(caplog, monkeypatch):
     handle = Core.handle
 

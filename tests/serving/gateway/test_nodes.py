@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,15 @@ def test_a_join_is_answered_with_what_to_hold_and_whom_to_measure():
     assert desired["peers"] == {"b": "http://b.test"}
     assert desired["heartbeat_interval_s"] == 1.0
     assert [(one["first"], one["end"]) for one in desired["ranges"]] == [(0, SHAPE.num_layers)]
+
+
+def test_a_worker_says_how_many_sequences_it_decodes_in_one_step():
+    async def scenario(world):
+        world.workers[0].incarnation += 1
+        await world.workers[0].join(step_sequences=8)
+        return [node.step_sequences for node in world.driver.core.nodes()]
+
+    assert run(scenario) == [8, math.inf]  # `b` says nothing of it
 
 
 def test_a_second_worker_of_a_name_does_not_throw_out_one_that_answers():

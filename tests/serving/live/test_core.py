@@ -452,6 +452,31 @@ def test_the_layout_does_not_depend_on_the_order_of_joining(names):
     assert Cluster(*names).pipelines == Cluster("a", "b", "c", "d", "e").pipelines
 
 
+def test_a_plan_that_leaves_nothing_as_it_was_does_not_say_what_stays():
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.leave("a")
+    cluster.leave("c")
+    cluster.run(2.0)
+    assert cluster.pipelines == [["b", "d"]]
+    assert cluster.core.status()["reasons"] == []
+
+
+def test_a_node_with_room_for_no_layer_is_named_while_others_serve():
+    cluster = Cluster("a", "b", node("small", gb=0.3))
+    assert cluster.pipelines == [["a", "b"]]
+    (reason,) = cluster.core.status()["reasons"]
+    assert (reason["token"], reason["subject"]) == ("holds-no-layer", "small")
+    assert reason["text"].startswith("small: serves nothing: one layer")
+
+
+def test_a_request_whose_goal_passed_while_it_waited_is_told_so():
+    cluster = Cluster("a", "b")
+    cluster.send(*(request(f"r{i}", ttft_goal_s=5.0) for i in range(500)))
+    assert len(cluster.at) < 500
+    cluster.run(10.0)
+    assert set(cluster.rejected.values()) == {"waited-too-long"}
+
+
 def test_answers_are_the_same_for_the_same_events():
     def timeline() -> list:
         cluster = Cluster("a", "b", "c", "d", "e")
@@ -469,7 +494,7 @@ def test_a_plan_of_odd_nodes_is_no_pipelines_and_a_reason():
         Replan(1, (node("tiny", gb=0.001),)), cluster.core.model, cluster.core.demand, cluster.core.config
     )
     assert planned.pipelines == ()
-    assert planned.reasons
+    assert [reason.token for reason in planned.reasons] == ["layers-do-not-fit", "holds-no-layer"]
     assert answer(Replan(2, ()), cluster.core.model, cluster.core.demand, cluster.core.config).pipelines == ()
 
 

@@ -111,5 +111,6 @@ def test_more_than_there_is_room_for_takes_nothing_down() -> None:
     nodes = tuple(node(name) for name in "ab")
     huge = Demand(256, 8000, 8000)
     plan = Replan(99, nodes, current=serving)
-    assert answer(plan, cluster.core.model, huge, cluster.core.config).pipelines == serving
+    (pipeline,) = answer(plan, cluster.core.model, huge, cluster.core.config).pipelines
+    assert [stage.node_id for stage in pipeline] == [stage.node_id for stage in serving[0]]
     assert answer(Replan(99, nodes), cluster.core.model, huge, cluster.core.config).pipelines

@@ -408,7 +408,7 @@ def test_what_an_alternative_lacks_is_told_with_kv_memory_counted(mixed):
     greedy = next(item for item in answer.decision.alternatives if item.name == "greedy")
     (fewer,) = [reason for reason in greedy.reasons if reason.token == "fewer-tokens"]
     assert fewer.data["ratio"] == pytest.approx(greedy.cost["tokens_per_s"] / answer.estimate.tokens_per_s)
-    assert fewer.data["ratio"] < 0.6
+    assert fewer.data["ratio"] < 0.65
 
 
 def test_latency_takes_the_few_fast_nodes_that_others_would_only_hold_up(mixed):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.serving.planning.allocation import performance_of
 from strata.serving.planning.order import best_ring
-from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
-from strata.serving.planning.split import bottleneck_s, capacities, fill_equal, least_bottleneck
+from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNode
+from strata.serving.planning.split import best_split, bottleneck_s, capacities, fill_equal, least_bottleneck
 from tests.serving.planning.pools import legal_splits, node, pool, random_pool
 from tests.support.laws import examples
 
@@ -47,6 +50,45 @@ def test_the_head_counts_as_work_of_the_last_stage():
     two = pool(node("a"), node("b", head_s=4e-3))
     assert least_bottleneck(two, [0, 1]) == [6, 2]
     assert least_bottleneck(two, [1, 0]) == [4, 4]
+
+
+def with_memory(one: NodePool, usable: list[float], *, ends: float = 0.0) -> NodePool:
+    """Layers of one byte, keys and values of a sequence a hundredth of it; `ends`: embedding and head each."""
+    borders = range(one.num_layers + 1)
+    kv = KvRoom(tuple(usable), (*map(float, borders),), tuple(0.01 * n for n in borders), ends, ends, 0.0, 256)
+    return replace(one, kv=kv)
+
+
+def rate(one: NodePool, counts: list[int]) -> float:
+    return performance_of(one, list(range(len(counts))), counts).tokens_per_s
+
+
+def test_layers_leave_the_node_whose_memory_keeps_the_fewest_sequences():
+    # The first node has the embedding, too: with an equal share of the layers it keeps ten sequences.
+    three = pool(*(node(name, layers=12) for name in "abc"), hop_s=0.0, batch=40)
+    one = with_memory(three, [5.4, 9.0, 9.0], ends=1.0)
+    assert least_bottleneck(one, [0, 1, 2]) == [4, 4, 4]
+    assert best_split(one, [0, 1, 2]) == [2, 5, 5]
+    assert rate(one, [2, 5, 5]) == max(rate(one, counts) for counts in legal_splits(one, [0, 1, 2]))
+    assert rate(one, [2, 5, 5]) > 5 * rate(one, [4, 4, 4])
+
+
+def test_where_memory_keeps_all_stages_busy_the_least_bottleneck_stays():
+    one = with_memory(pool(*(node(name, layers=12) for name in "abc"), hop_s=0.0), [40.0, 90.0, 90.0])
+    assert best_split(one, [0, 1, 2]) == [4, 4, 4]
+
+
+@given(ordered(), st.lists(st.floats(1.0, 12.0), min_size=4, max_size=4))
+@examples(150)
+def test_a_split_for_memory_is_legal_and_never_slower(case, usable):
+    one, members = case
+    one = with_memory(one, usable[: len(members)])
+    counts, usual = best_split(one, members), least_bottleneck(one, members)
+    if counts is None:
+        assert usual is None
+    else:
+        assert counts in legal_splits(one, members)
+        assert rate(one, counts) >= rate(one, usual)
 
 
 @given(st.integers(0, 10_000), st.integers(5, 7))

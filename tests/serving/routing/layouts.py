@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 
@@ -23,9 +24,10 @@ def server(
     prefill_s: float = 1e-4,
     slots: int = 4,
     kv_tokens: int = 1000,
+    step_sequences: float = math.inf,
 ) -> StageServer:
     decode, prefill = Line(step_s, per_sequence_s), Line(0.0, prefill_s)
-    return StageServer(name, first, end, decode, prefill, slots, kv_tokens)
+    return StageServer(name, first, end, decode, prefill, slots, kv_tokens, step_sequences=step_sequences)
 
 
 def layout(*pipelines: tuple[StageServer, ...], hop_s: float = 1e-3, **more) -> Layout:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line
-from tests.serving.routing.layouts import alone, layout, random_layout, request, router, server
+from tests.serving.routing.layouts import STRATEGIES, alone, layout, random_layout, request, router, server
 from tests.support.laws import examples
 
 
@@ -52,6 +52,25 @@ def test_a_step_ends_when_the_slowest_node_has_done_all_microbatches_or_one_has_
     assert near.rate[0] == pytest.approx(4 / 0.044)
     assert far.rate[0] == pytest.approx(4 / 0.234)
     assert near.route(request("alone", 10, 2), 0.0).tpot_s == pytest.approx(0.021 + 0.011 + 2e-3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sequences_beyond_those_of_one_step_take_a_step_of_their_own(strategy):
+    one = router(strategy, alone(server("a", per_sequence_s=0.0, slots=24, step_sequences=8)))
+    seen = [one.route(request(f"r{i}", prompt=1, most=2), 0.0).tpot_s for i in range(24)]
+    if strategy == "auto":  # its steps have prompts in them: only how much later they end is told
+        assert seen[7] < 1.5 * seen[0]
+        assert seen[8] > 1.5 * seen[7]
+        assert seen[16] > 1.2 * seen[15]
+    else:
+        assert seen == pytest.approx([0.01] * 8 + [0.02] * 8 + [0.03] * 8)
+
+
+def test_a_full_step_sends_the_next_request_to_the_idle_pipeline():
+    # One node is faster for a sequence alone, but decodes two at a time.
+    near = server("a", per_sequence_s=0.0, slots=24, step_sequences=2)
+    lay = layout((near,), (server("b", 0, 2, per_sequence_s=0.0), server("c", 2, 4, per_sequence_s=0.0)))
+    assert heads(router("auto", lay), 3, keep=True, most=50) == ["a", "a", "b"]
 
 
 def test_turns_skip_whoever_is_full():
@@ -202,6 +221,16 @@ def test_a_goal_that_no_idle_pipeline_meets_is_refused_with_the_best_there_is():
     assert (slow.token, slow.data["goal"], slow.data["best"]) == ("goal-out-of-reach", "each token", "20ms")
     assert one.refuses(request(prompt=100, ttft_goal_s=0.1, tpot_goal_s=0.02), 0.0) is None
     assert one.refuses(request(prompt=900, ttft_goal_s=0.05), 0.0).token == "request-too-long"
+
+
+def test_a_goal_that_waiting_has_put_out_of_reach_is_told_from_one_that_always_was():
+    one = router("auto", alone(server("a", prefill_s=1e-3)))
+    late = one.refuses(request(prompt=100, ttft_goal_s=0.05, waited_s=0.1), 0.0)
+    assert str(late) == (
+        "the first token within 150ms, but it has waited 100ms, and even an idle pipeline needs 100ms"
+    )
+    never = one.refuses(request(prompt=100, ttft_goal_s=0.03, waited_s=0.05), 0.0)
+    assert str(never) == "the first token within 80ms, but even an idle pipeline needs 100ms"
 
 
 def test_two_goals_that_only_different_pipelines_meet_are_out_of_reach_together():

@@ -160,6 +160,18 @@ def test_what_is_no_message_is_refused(path, body):
     assert run(status()) == 422
 
 
+def test_a_path_that_is_not_served_is_refused_as_all_else_is():
+    async def asked():
+        async with Wired() as wired:
+            return [await wired.client.get(wired.url + path) for path in ("/v1/models", "/generate")]
+
+    answers = run(asked())
+    assert [(answer.status_code, answer.json()["error"]["message"]) for answer in answers] == [
+        (404, "there is nothing at /v1/models"),
+        (405, "/generate does not take GET"),
+    ]
+
+
 def test_layers_that_do_not_fit_are_refused_with_a_reason():
     async def answer():
         async with Wired() as wired:

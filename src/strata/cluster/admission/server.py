@@ -30,6 +30,7 @@ from strata.cluster.health_pages import REALMS, page_routes
 from strata.errors import StrataError
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import SECONDS, Counter, Histogram, Registry, render
+from strata.net.not_served import REFUSALS
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ def make_frame(
         Route("/mutate", mutate, methods=["POST"]),
         *page_routes(lambda: render(meters.registry), unready=unshown),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS)
     return Frame(app, realms=[Realm("/"), *REALMS], limits=LIMITS, requests=meters.requests)
 
 

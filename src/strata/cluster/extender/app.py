@@ -23,6 +23,7 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.errors import UsageError
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import SECONDS, Counter, Histogram, Registry, render
+from strata.net.not_served import REFUSALS
 
 LIMITS: Final = Limits(body_bytes=128 * 2**20, connections=64)
 """Five thousand whole nodes of 25 KB; their names are about 100 KB."""
@@ -81,7 +82,8 @@ def make_frame(
             Route("/volcano/onSessionOpen", nothing, methods=["POST"]),
             Route("/volcano/onSessionClose", nothing, methods=["POST"]),
             *page_routes(lambda: render(registry), unready=lambda: "stopping" if frame.is_draining else unready()),
-        ]
+        ],
+        exception_handlers=REFUSALS,
     )
     frame = Frame(app, realms=[Realm("/"), *REALMS], limits=limits, requests=requests)
     return frame

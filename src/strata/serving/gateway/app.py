@@ -27,6 +27,7 @@ from strata.net.http import (
     kind_of,
 )
 from strata.net.metrics import CONTENT_TYPE, render
+from strata.net.not_served import not_served
 from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.keys import ClientKeys
@@ -56,9 +57,9 @@ KINDS: Final[dict[type[GenerationRequest], str]] = {
 
 
 REQUEST_ID: Final = "strata.request_id"
+"""Where a request's scope has its id: the answer's header, and the end of its id in OpenAI's form."""
 RECENT: Final = 50
 """Requests of a model that `/decisions` lists."""
-"""Where a request's scope has its id: the answer's header, and the end of its id in OpenAI's form."""
 
 
 class GatewayFrame(Frame):
@@ -284,12 +285,12 @@ def _finite(data: Any) -> Any:
     return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
-async def _error(_request: Request, error: Exception) -> Response:
+async def _error(request: Request, error: Exception) -> Response:
     """Give every error the form of OpenAI's API; the frame logs those that are ours."""
     if isinstance(error, ApiError):
         return Response(error.body, error.status, error.headers, "application/json")
-    status, message, code, headers = 500, "internal error", "internal", None
     if isinstance(error, HTTPException):
-        status, message, headers = error.status_code, error.detail, error.headers
-        code = str(status)
-    return Response(error_body(message, kind=kind_of(status), code=code), status, headers, "application/json")
+        return await not_served(request, error)
+    return Response(
+        error_body("internal error", kind=kind_of(500), code="internal"), 500, None, "application/json"
+    )

@@ -162,6 +162,9 @@ class Driver:
         except Exception as error:
             self._fault("Plan", error)
             planned = events.Planned(plan.version, plan.current)
+        for reason in planned.reasons:
+            if reason.token != "plan-kept" and reason not in self.core.plan_reasons:
+                log.warning("%s", reason)
         self.post(planned)
 
     def _dispatch(self, dispatch: instructions.Dispatch) -> None:

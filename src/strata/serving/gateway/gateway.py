@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from strata.clock import Clock
+from strata.names import first_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.meters import Meters
 from strata.serving.live.core import Core
@@ -47,5 +48,8 @@ class Gateway:
         if not any(model["nodes"] for model in counts):
             return "no worker or engine has joined"
         statuses = [driver.core.status() for driver in self.drivers.values()]
+        suspects = sorted(name for status in statuses for name in status["suspects"])
         reasons = [reason["text"] for status in statuses for reason in status["reasons"]]
+        if suspects:
+            reasons.append(f"requests broke off on what gets none until it is well again: {first_of(suspects, 5)}")
         return "; ".join(reasons) or "no pipeline is serving yet"

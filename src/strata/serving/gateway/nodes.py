@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -108,6 +109,7 @@ def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.D
         message.region,
         message.url,
         trust=Trust.MEASURED,
+        step_sequences=message.step_sequences or math.inf,
     )
     gateway.drivers.setdefault(driver.name, driver)
     _check(driver.post(Join(node, message.incarnation)))

@@ -347,7 +347,11 @@ def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:
 
 
 def _asks_nothing(key: str, value: Any) -> bool:
-    return value is None or any(value == neutral for neutral in NEUTRAL.get(key, ()))
+    # `logprobs: 0` asks for those of the tokens themselves, and is no False.
+    return value is None or any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in NEUTRAL.get(key, ())
+    )
 
 
 @dataclass(frozen=True, slots=True)

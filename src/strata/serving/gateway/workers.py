@@ -206,7 +206,9 @@ class Workers(BackendClient):
                 answer.raise_for_status()
             except httpx.HTTPError as error:
                 if pause_s is None:
-                    log.warning("%s did not take /%s: %s: %s", node_id, path, type(error).__name__, error)
+                    # A node that died is not told of each of its requests; one that was not asked twice needs not.
+                    level = logging.WARNING if retries_s else logging.INFO
+                    log.log(level, "%s did not take /%s: %s: %s", node_id, path, type(error).__name__, error)
                 else:
                     await asyncio.sleep(pause_s)
             else:

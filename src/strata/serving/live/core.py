@@ -40,6 +40,7 @@ class Core:
     """One model served by a cluster of nodes.
 
     demand: what plans are made for. learns: by what requests turn out to be, once there have been some.
+    plan_reasons: of the last plan.
     """
 
     def __init__(self, config: SchedulerConfig, model: ModelInfo, demand: Demand, *, learns: bool = False) -> None:
@@ -55,7 +56,7 @@ class Core:
         self._plan_due_s: float | None = None
         self._planned_s: float | None = None
         self._is_planning = False
-        self._plan_reasons: tuple[Reason, ...] = ()
+        self.plan_reasons: tuple[Reason, ...] = ()
         self._broken: list[Pipeline] = []
 
     @property
@@ -109,7 +110,7 @@ class Core:
                     slots=server.slots,
                     kv_tokens_used=tokens,
                     kv_tokens=server.kv_tokens,
-                    decode_s=server.decode.at(max(running, 1)),
+                    decode_s=server.token_s(max(running, 1)),
                     prefill_s_per_token=server.prefill.per_unit_s,
                 )
             nodes.append(node)
@@ -187,7 +188,7 @@ class Core:
             "requests": {key: counts[key] for key in ("waiting", "unfinished")},
             "is_planning": self._is_planning,
             "planned_for": {key: getattr(self.demand, key) for key in ("batch", "prompt_tokens", "output_tokens")},
-            "reasons": [reason.to_dict() for reason in self._plan_reasons],
+            "reasons": [reason.to_dict() for reason in self.plan_reasons],
         }
 
     def _handled(self, event: events.Event, now_s: float) -> list[Instruction]:
@@ -275,7 +276,7 @@ class Core:
     def _planned(self, event: events.Planned, now_s: float) -> list[Instruction]:
         if event.version != self._plan_version:
             return []
-        self._is_planning, self._broken, self._plan_reasons = False, [], event.reasons
+        self._is_planning, self._broken, self.plan_reasons = False, [], event.reasons
         here = {node.node_id for node in self._members.nodes()}
         # Nodes may have gone while the plan was made; that has made another one due.
         plan = [p for p in event.pipelines if here.issuperset(stage.node_id for stage in p)]

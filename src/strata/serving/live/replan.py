@@ -21,7 +21,8 @@ from strata.serving.planning.allocation import Pipeline, faults, goodput, pipeli
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool, why_not_held
 from strata.serving.planning.service import SPARE
-from strata.serving.planning.split import least_bottleneck
+from strata.serving.planning.split import best_split
+from strata.units import show_bytes
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 
@@ -34,7 +35,7 @@ LEAST_GAIN = 1.05
 def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
-    if plan.nodes and not nodes:  # whole engines serve as they are
+    if not nodes:  # whole engines serve as they are, and suspects serve nothing
         return Planned(plan.version, ())
     held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
     if plan.wanted_tokens_per_s < math.inf:
@@ -42,12 +43,13 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
     known = {node.node_id for node in nodes}
     pool = _pool(plan, nodes, model, demand, held)
     is_cut = pool.batch < demand.batch
-    cut = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
+    remarks = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
+    remarks += _too_small(pool, nodes, model, demand)
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
     fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
     if not whole and not broken:
-        return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *cut))
+        return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *remarks))
     mended = max(
         (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
         key=lambda pipelines: horizon_tokens(plan, pool, pipelines, model, config),
@@ -58,10 +60,11 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
     if keeps_rate and horizon_tokens(plan, pool, new, model, config) > LEAST_GAIN * horizon_tokens(
         plan, pool, mended, model, config
     ):
-        return Planned(plan.version, tuple(new), (*fresh.reasons, *cut))
+        return Planned(plan.version, tuple(new), (*fresh.reasons, *remarks))
     if not mended:
-        return Planned(plan.version, (), (*fresh.reasons, *cut))
-    return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}), *cut))
+        return Planned(plan.version, (), (*fresh.reasons, *remarks))
+    kept = [Reason("plan-kept", data={"pipelines": len(whole)})] if whole else []
+    return Planned(plan.version, tuple(mended), (*kept, *remarks))
 
 
 def _pool(
@@ -82,12 +85,24 @@ def _pool(
     return first
 
 
+def _too_small(pool: NodePool, nodes: Sequence[Node], model: ModelInfo, demand: Demand) -> list[Reason]:
+    """Name the nodes that stay without work, as not even the smallest layer has room beside its sequences."""
+    need = model.weight_bytes + pool.batch * model.kv_bytes(demand.kv_tokens)
+    small = {node.id for node in pool.nodes if not any(node.capacity)}
+    data = {"need": show_bytes(float(need.min())), "batch": pool.batch}
+    return [
+        Reason("holds-no-layer", subject=node.node_id, data=data | {"have": show_bytes(node.memory_bytes)})
+        for node in nodes
+        if node.node_id in small
+    ]
+
+
 def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     """Let survivors of a broken pipeline take over its lost layers, in their order, where they have room."""
     extended: list[Pipeline] = []
     for stages in broken:
         members = [pool.index[s.node_id] for s in stages if s.node_id in pool.index]
-        counts = least_bottleneck(pool, members) if members else None
+        counts = best_split(pool, members) if members else None
         if counts:
             extended.append(pipeline_of(pool, members, counts))
     return extended

@@ -15,7 +15,7 @@ from strata.serving.planning.dynamic import least_latency, most_throughput
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool, largest_pipeline, why_not_held
 from strata.serving.planning.shared_stages import with_shared_stages
-from strata.serving.planning.split import least_bottleneck
+from strata.serving.planning.split import best_split
 
 Strategy = Literal["auto", "dp", "greedy"]
 
@@ -57,7 +57,7 @@ def allocate(
             reasons = (Reason("time-limit", data=data),)
     if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
         members = largest_pipeline(pool)[0]
-        pipelines = [pipeline_of(pool, members, least_bottleneck(pool, members) or [])]
+        pipelines = [pipeline_of(pool, members, best_split(pool, members) or [])]
     # The bound of small pools is that of disjoint pipelines.
     bound = fluid_bound(pool) if share_stages else bound_tokens_per_s(pool)
     if share_stages:
@@ -87,7 +87,7 @@ def greedy(pool: NodePool) -> list[Pipeline]:
                 left.remove(smallest)
                 break
             members.append(left.pop(0))
-        counts = least_bottleneck(pool, members)
+        counts = best_split(pool, members)
         if counts is None:
             break
         pipelines.append(pipeline_of(pool, members, counts))

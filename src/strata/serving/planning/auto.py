@@ -20,7 +20,7 @@ from strata.serving.planning.goal import Goal, Weighing
 from strata.serving.planning.pool import NodePool, largest_pipeline
 from strata.serving.planning.search import Search
 from strata.serving.planning.small_pools import MOST_NODES, undominated_plans
-from strata.serving.planning.split import least_bottleneck
+from strata.serving.planning.split import best_split
 
 MOVES = 12_000
 """Moves of one search: 0.1 to 0.8 s of a present-day core, whatever the pool."""
@@ -59,7 +59,7 @@ def auto(
             other, again, more = _searched(evaluator, Weighing.of(goal), is_over, moves)
             rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
     rings.sort(key=lambda ring: min(ring.members))
-    pipelines = [pipeline_of(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    pipelines = [pipeline_of(pool, r.members, best_split(pool, r.members) or []) for r in rings]
     if goal is not Goal.GOODPUT and len(pool.nodes) <= FEW_NODES and not is_over():
         pipelines = _not_below_seed(pool, goal, pipelines, has_floor=has_floor)
     return pipelines, tried, wanted

@@ -15,7 +15,7 @@ from strata.serving.planning.allocation import Pipeline, pipeline_of
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.evaluation import RingEvaluator
 from strata.serving.planning.pool import NodePool
-from strata.serving.planning.split import least_bottleneck
+from strata.serving.planning.split import best_split
 
 WINDOW = 24
 """A pipeline is sought among so many successive nodes of the order."""
@@ -29,7 +29,7 @@ def most_throughput(pool: NodePool) -> list[Pipeline]:
     evaluator = RingEvaluator(pool)
     order = sorted(range(len(pool.nodes)), key=lambda i: (pool.regions[i], -evaluator.fills_s[i], i))
     rings = best_cuts(evaluator.value, order, rate_price=1.0, weight_price=0.0, longest=WINDOW, is_thrifty=False)
-    return [pipeline_of(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    return [pipeline_of(pool, r.members, best_split(pool, r.members) or []) for r in rings]
 
 
 def least_latency(pool: NodePool) -> list[Pipeline]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from strata.serving.planning.order import best_path, best_ring
 from strata.serving.planning.pool import NodePool
-from strata.serving.planning.split import fill_equal, least_bottleneck, stages_s
+from strata.serving.planning.split import best_split, fill_equal, roomier, stages_s
 
 EVERY_END = 12
 """Up to so many members every pair of ends is tried; of more, those that are neighbours in the ring."""
@@ -62,7 +62,7 @@ class RingEvaluator:
     def _moved(self, ring: Ring) -> int:
         """Return how many layers of a ring its nodes do not hold."""
         pool, first, moved = self.pool, 0, 0
-        for i, count in zip(ring.members, least_bottleneck(pool, ring.members) or [], strict=True):
+        for i, count in zip(ring.members, best_split(pool, ring.members) or [], strict=True):
             held_first, held_end = pool.held.get(pool.nodes[i].id, (0, 0))
             moved += count - max(0, min(held_end, first + count) - max(held_first, first))
             first += count
@@ -100,7 +100,7 @@ class RingEvaluator:
         """Return the ring cut where it stands; None where the model does not fit."""
         pool, L, k = self.pool, self.pool.num_layers, len(members)
         if not pool.has_equal_layers:
-            counts = least_bottleneck(pool, members)
+            counts = best_split(pool, members)
             if counts is None:
                 return None
             times = stages_s(pool, members, counts)
@@ -134,6 +134,11 @@ class RingEvaluator:
         if decode_s == math.inf:  # No link joins two of them.
             return None
         rate = self.pool.rate(members, counts, slowest_s=slowest_s, decode_s=decode_s)
+        if (
+            rate * slowest_s < self.pool.batch * (1 - 1e-9)
+            and (other := roomier(self.pool, members, counts)) != counts
+        ):
+            return self._ring(members, other, stages_s(self.pool, members, other))
         if self._service is not None:
             rate *= self._service.share(members, counts, step_s=slowest_s, decode_s=decode_s)
         return Ring(members, rate, rate * decode_s)

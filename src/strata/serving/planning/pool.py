@@ -65,18 +65,26 @@ class KvRoom:
 
     def slots(self, members: Sequence[int], counts: Sequence[int]) -> int:
         """Return how many sequences a pipeline keeps in flight: those of its tightest stage."""
+        return int(min(self.most, *self.slots_by_stage(members, counts)))
+
+    def lost_slots(self, count: int) -> float:
+        """Return the sequences that the weights of a layer more take from a stage of so many, all layers alike."""
+        kv_bytes = self.kv_bytes_before[-1]
+        return self.weight_bytes_before[-1] / kv_bytes / count if kv_bytes > 0 else 0.0
+
+    def slots_by_stage(self, members: Sequence[int], counts: Sequence[int]) -> list[float]:
+        """Return how many sequences each stage has memory for."""
         weights, kv, first = self.weight_bytes_before, self.kv_bytes_before, 0
-        slots: float = self.most
-        last = len(members) - 1
+        slots, last = list[float](), len(members) - 1
         for place, (i, count) in enumerate(zip(members, counts, strict=True)):
             end = first + count
             free = self.usable_bytes[i] - weights[end] + weights[first]
             free -= (self.embedding_bytes if place == 0 else 0.0) + (self.head_bytes if place == last else 0.0)
             free += self.tied_bytes if last == 0 else 0.0
-            if kv[end] > kv[first]:
-                slots = min(slots, max(free, 0.0) / (kv[end] - kv[first]) + 1e-9)
+            taken = kv[end] - kv[first]
+            slots.append(max(free, 0.0) / taken + 1e-9 if taken > 0 else math.inf)
             first = end
-        return int(slots)
+        return slots
 
 
 def equal_layers(layer_s: float, num_layers: int) -> tuple[float, ...]:

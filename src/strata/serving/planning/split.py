@@ -82,6 +82,43 @@ def fill_equal(num_layers: int, layer_s: list[float], caps: list[int], head_s: f
     return counts
 
 
+def best_split(pool: NodePool, members: Sequence[int]) -> list[int] | None:
+    """Return the split of the least bottleneck, or one of more tokens/s where memory keeps too few in flight."""
+    counts = least_bottleneck(pool, members)
+    return counts and roomier(pool, members, counts)
+
+
+def roomier(pool: NodePool, members: Sequence[int], counts: list[int]) -> list[int]:
+    """Return the split of the most tokens/s on the way to the one that keeps the most sequences in flight.
+
+    Layer by layer, the tightest stage gives one away to the stage that has most room after it. Where the sequences
+    in flight do not bound the tokens/s, that is where it begins.
+    """
+    if pool.kv is None or len(members) < 2:
+        return counts
+    caps, hops_s, best, most = capacities(pool, members), pool.cycle_s(list(members)), counts, 0.0
+    for _ in range(pool.num_layers):
+        times = stages_s(pool, members, counts)
+        slowest_s, decode_s = max(times), sum(times) + hops_s
+        rate = pool.rate(members, counts, slowest_s=slowest_s, decode_s=decode_s)
+        if rate > most * (1 + 1e-9):
+            best, most = counts, rate
+        if rate * slowest_s >= pool.batch * (1 - 1e-9):
+            break
+        slots = pool.kv.slots_by_stage(members, counts)
+        tightest = slots.index(min(slots))
+        more = [
+            left * count / (count + 1) - pool.kv.lost_slots(count + 1) if count < cap else -math.inf
+            for left, count, cap in zip(slots, counts, caps, strict=True)
+        ]
+        more[tightest] = -math.inf
+        taker = more.index(max(more))
+        if more[taker] <= slots[tightest] or counts[tightest] < 2:
+            break
+        counts = [count - (j == tightest) + (j == taker) for j, count in enumerate(counts)]
+    return best
+
+
 def _parametric(pool: NodePool, members: Sequence[int], caps: list[int]) -> list[int] | None:
     """Bisect the bottleneck; every probe moves to a time that some stage really takes, so it ends exactly."""
     low, high = 0.0, math.inf

@@ -102,6 +102,7 @@ class Replay:
         self.waiting: dict[str, SimulatedRequest] = {}
         self.refusals: list[Reason] = []
         self.batch_cuts: list[Reason] = []
+        self.has_planned = False
         self.num_evicted = self.num_plans = self.num_loads = 0
         self.marks: list[CounterSnapshot] = []
         self.queue_samples: list[QueueSample] = []
@@ -335,6 +336,7 @@ class Replay:
             case instructions.Load(node_id=name, version=version):
                 member = self._nodes[name]
                 self.num_loads += is_warm
+                self.has_planned = True
                 member.free_s = max(now_s, member.free_s) + self._environment.load_s(instruction) * is_warm
                 self.clock.at(member.free_s, self._loaded, events.Loaded(name, member.incarnation, version))
             case instructions.EvictNode():

@@ -249,5 +249,5 @@ class DynamicProgrammingRouting(Router):
             running, server = reservations.running[node], servers[node]
             is_full = running >= reservations.slots[node]
             price[0, node] = np.inf if is_full else server.prefill.fixed_s
-            price[2, node] = server.decode.at(running + reservations.others[node] + 1)
+            price[2, node] = server.token_s(running + reservations.others[node] + 1)
             self._free_kv[node] = reservations.kv_tokens[node] - reservations.kv_used[node]

@@ -120,7 +120,11 @@ class LeastWorkRouting(PipelineRouter):
         holds = self.most_kv >= request.kv_tokens
         soon = holds & (ttft_s <= request.ttft_goal_s)
         if not soon.any():
-            goal, wanted_s, best_s = "the first token", max(0.0, request.ttft_goal_s), ttft_s[holds].min()
+            goal, best_s = "the first token", ttft_s[holds].min()
+            wanted_s = max(0.0, request.ttft_goal_s + request.waited_s)
+            if best_s <= wanted_s:  # it would have been in time, had it not waited
+                waited = {"waited": request.waited_s, "wanted": wanted_s, "best": float(best_s)}
+                return Reason("waited-too-long", data={key: show_time(value) for key, value in waited.items()})
         elif step_s[soon].min() > request.tpot_goal_s:
             goal, wanted_s, best_s = "each token", request.tpot_goal_s, step_s[soon].min()
         else:

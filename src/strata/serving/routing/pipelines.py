@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -39,7 +40,8 @@ class PipelineRouter(Router):
 
     Lines, fixed and per-unit seconds [P, 2]: `around` of one microbatch once around the ring, over its sequences;
     `slowest` of the slowest node's decode step; `fill` of a prompt's tokens up to the first new one, all hops
-    included; `pace` of the slowest node's prefill. depth [P]: stages. rate [P]: tokens/s of a full pipeline.
+    included; `pace` of the slowest node's prefill. depth [P]: stages. lump [P]: sequences of a microbatch at most.
+    rate [P]: tokens/s of a full pipeline.
     free_slots, free_kv [P]: as booked, of its busiest node; running [P]: with what others sent there.
     """
 
@@ -91,15 +93,15 @@ class PipelineRouter(Router):
     def step_s(self, sequences: Floats) -> Floats:
         """Return how long a decode step of so many sequences takes on each pipeline, where no prompt is read [P].
 
-        They go around as microbatches, as many as there are stages: a step ends when the slowest node has done
-        them all, or one has come around.
+        They go around as microbatches, as many as there are stages, or as take them all: a step ends when the
+        slowest node has done them all, or one has come around.
         """
         slowest_s, around_s = self.busy_s(sequences)
         return np.maximum(slowest_s, around_s, out=around_s)
 
     def busy_s(self, sequences: Floats) -> tuple[Floats, Floats]:
         """Return the slowest node's work in a decode step, and the time of one microbatch around the ring [P]."""
-        rounds = np.minimum(self.depth, sequences)
+        rounds = np.maximum(np.minimum(self.depth, sequences), np.ceil(sequences / self.lump))
         slowest_s = self.slowest[:, 0] * rounds + self.slowest[:, 1] * sequences
         return slowest_s, self.around[:, 0] + self.around[:, 1] * (sequences / np.maximum(rounds, 1.0))
 
@@ -148,6 +150,7 @@ class PipelineRouter(Router):
         self.pipelines, size = pipelines, len(pipelines)
         self.around, self.slowest, self.fill, self.pace = (np.zeros((size, 2)) for _ in range(4))
         self.depth = np.array([len(pipeline) for pipeline in pipelines], dtype=float)
+        self.lump = np.full(size, np.inf)
         self.rate, self.most_slots, self.most_kv = (np.zeros(size) for _ in range(3))
         self.free_slots, self.free_kv, self.running = (np.zeros(size) for _ in range(3))
         self._names = [tuple(stage.node_id for stage in pipeline) for pipeline in pipelines]
@@ -165,7 +168,8 @@ class PipelineRouter(Router):
         prefills = [part(server, stage, server.prefill) for server, stage in both]
         self.most_slots[p] = slots = min(server.slots for server in servers)
         self.most_kv[p] = min(server.kv_tokens for server in servers)
-        rounds = min(len(names), slots)
+        self.lump[p] = lump = min(server.step_sequences for server in servers)
+        rounds = max(min(len(names), slots), math.ceil(slots / lump))
         around, fill = layout.ring(list(names)), Line()
         for decode, prefill in zip(decodes, prefills, strict=True):
             around, fill = around.plus(decode), fill.plus(prefill)

@@ -95,4 +95,5 @@ def _left(entry: _Entry, now_s: float) -> RequestSignal:
     request = entry.request
     if request.ttft_goal_s == math.inf or now_s <= entry.since_s:
         return request
-    return replace(request, ttft_goal_s=request.ttft_goal_s - (now_s - entry.since_s))
+    waited_s = now_s - entry.since_s
+    return replace(request, ttft_goal_s=request.ttft_goal_s - waited_s, waited_s=waited_s)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from strata.net.http import Frame, Limits, Realm, Upgraded, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
+from strata.net.not_served import REFUSALS
 from strata.serving import wire
 from strata.serving.hosted import HostedModel
 from strata.serving.worker.holder import AttemptKey, Refused
@@ -57,7 +58,7 @@ def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[
     requests = Counter("strata_worker_requests_total", "Answers by status.", ["code"], registry=registry)
     _gauges(registry, worker)
     made = WorkerFrame(
-        Starlette(routes=_routes(worker, registry), lifespan=lifespan),
+        Starlette(routes=_routes(worker, registry), lifespan=lifespan, exception_handlers=REFUSALS),
         realms=(Realm("/", token, drains=False), Realm("/generate", token), Realm("/healthz", drains=False)),
         limits=Limits(body_bytes=body_bytes(worker.model)),
         requests=requests,

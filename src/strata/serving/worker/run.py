@@ -27,7 +27,7 @@ from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import body_bytes, frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
-from strata.serving.worker.holder import StageMaker
+from strata.serving.worker.holder import ROWS, StageMaker
 from strata.serving.worker.links import HttpGateway
 from strata.serving.worker.peers import Links
 from strata.serving.worker.usage import MachineUsage
@@ -96,6 +96,7 @@ class _WorkerProcess:
             url=settings.url,
             region=settings.region,
             fingerprint=settings.model.fingerprint,
+            step_sequences=ROWS,
             **settings.hardware._asdict(),
         )
         self.worker.incarnation = card.incarnation
