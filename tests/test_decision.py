@@ -163,6 +163,7 @@ SAMPLES = {
     "node-tainted": {"taint": "sick=yes:NoSchedule"},
     "node-unlabelled": {"label": "pool=train"},
     "devices-busy": {"free": 1, "total": 8, "need": 2},
+    "devices-withheld": {"withheld": 4, "total": 8, "free": 1, "need": 2},
     "devices-unhealthy": {"unwell": 7, "free": 1, "total": 8, "limit": 0.5, "need": 2},
     "request-exceeds-node": {"resource": "A100-SXM4-80GB", "need": 51, "total": 4},
     "node-resources-busy": {"resource": "cpu", "need": "8", "free": "1.5", "total": "64"},

@@ -174,6 +174,15 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
     kind = index.kinds.kinds[index.kind[row]]
     total = len(index.rows[row].devices)
     unwell = total - kind.usable.bit_count()
+    if demand.devices > total:
+        return Reason(
+            "request-exceeds-node", node.name, {"resource": demand.model, "need": demand.devices, "total": total}
+        )
+    free = kind.free.bit_count()
+    data = {"free": free, "total": total, "need": demand.devices}
+    withheld = _well_withheld(index, row)
+    if withheld and free + withheld >= demand.devices:
+        return Reason("devices-withheld", node.name, {**data, "withheld": withheld})
     if demand.memory_bytes is not None:
         there = index.free_share[row] >= 0
         data = {
@@ -183,12 +192,6 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
             "most_share": float(index.free_share[row][there].max()) if there.any() else 0.0,
         }
         return Reason("fraction-busy", node.name, data)
-    if demand.devices > total:
-        return Reason(
-            "request-exceeds-node", node.name, {"resource": demand.model, "need": demand.devices, "total": total}
-        )
-    free = kind.free.bit_count()
-    data = {"free": free, "total": total, "need": demand.devices}
     if total - unwell < demand.devices or free + _idle_unwell(index, row) >= demand.devices:
         return Reason("devices-unhealthy", node.name, {**data, "unwell": unwell, "limit": index.min_health})
     return Reason("devices-busy", node.name, data)
@@ -197,8 +200,14 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
 def _idle_unwell(index: Index, row: int) -> int:
     """Return how many devices of a row nobody holds that are not well."""
     node, usable = index.nodes[index.rows[row].node], index.kinds.kinds[index.kind[row]].usable
-    places = enumerate(index.rows[row].devices)
-    return sum(not usable >> bit & 1 and node.free_share[place] >= 1.0 for bit, place in places)
+    idle = {place for place, share in enumerate(node.free_share) if share >= 1.0} | node.withheld
+    return sum(not usable >> bit & 1 and place in idle for bit, place in enumerate(index.rows[row].devices))
+
+
+def _well_withheld(index: Index, row: int) -> int:
+    """Return how many well devices of a row nobody holds and the node's device plugin does not offer."""
+    withheld, usable = index.nodes[index.rows[row].node].withheld, index.kinds.kinds[index.kind[row]].usable
+    return sum(usable >> bit & 1 and place in withheld for bit, place in enumerate(index.rows[row].devices))
 
 
 def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
