@@ -176,6 +176,7 @@ SAMPLES = {
     "gang-moved": {},
     "placement-lost": {},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
+    "no-pods": {},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},
     "cluster-too-small": {"nodes": 3},

@@ -51,8 +51,8 @@ def explain(
         trusts.append(choice.demand.trust)
     else:
         reasons = (why_waiting(evaluation), *relaxations(evaluation))
-    nodes = tuple(islice(verdicts(evaluation), most))
-    others = len(index.nodes) - (len(choice.placement.nodes) if choice.placement else 0)
+    nodes = tuple(islice(verdicts(evaluation), most)) if claim.pods else ()
+    others = 0 if not claim.pods else len(index.nodes) - (len(choice.placement.nodes) if choice.placement else 0)
     state = hashlib.sha256(index.kind.tobytes() + index.free_bytes.tobytes() + index.free_share.tobytes())
     names = [[profile.name, profile.image] for profile in evaluation.profiles]
     return Decision(
@@ -68,8 +68,10 @@ def explain(
 
 
 def why_waiting(evaluation: Evaluation) -> Reason:
-    """Return why a gang has no place: it waits for consent to another card, or fits nowhere."""
+    """Return why a gang has no place: it waits for consent to another card, fits nowhere, or has no pods."""
     claim, choice = evaluation.claim, evaluation.choice
+    if not claim.pods:
+        return Reason("no-pods", claim.name)
     if choice.offer is not None and choice.demand is not None:
         wanted = f"{claim.devices or 1}x {claim.accelerator}"
         data = {"offer": f"{choice.demand.devices}x {choice.demand.model}", "wanted": wanted}
@@ -213,6 +215,8 @@ def _well_withheld(index: Index, row: int) -> int:
 def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
     """Return what would help a gang that fits nowhere, the smallest change of the job first."""
     index, claim, profiles, choice = evaluation.index, evaluation.claim, evaluation.profiles, evaluation.choice
+    if not claim.pods:
+        return ()
     reasons: list[Reason] = []
 
     def try_(changed: Claim, what: str, value: str, *, on: Index = index) -> None:
