@@ -160,6 +160,7 @@ SAMPLES = {
     "no-devices": {},
     "placed-elsewhere": {"nodes": "n1, n2"},
     "node-closed": {},
+    "agent-silent": {},
     "node-tainted": {"taint": "sick=yes:NoSchedule"},
     "node-unlabelled": {"label": "pool=train"},
     "devices-busy": {"free": 1, "total": 8, "need": 2},

@@ -294,6 +294,10 @@ def test_idle_devices_that_the_plugin_does_not_offer_are_not_called_busy():
     assert tokens(claim(1), broken)[1] == {"a": ["devices-unhealthy"]}
 
 
+def test_a_node_whose_agent_is_silent_is_not_said_to_be_cordoned():
+    assert tokens(claim(), node("a", is_schedulable=False, is_silent=True))[1] == {"a": ["agent-silent"]}
+
+
 def test_waiting_is_not_advised_where_only_repair_or_a_label_helps():
     assert tokens(claim(8), node("a", sick=(0,)))[0] == ["gang-fits-nowhere", "cluster-too-small"]
     chosen = tuple(replace(p, node_selector={"pool": "train"}) for p in PROFILES)

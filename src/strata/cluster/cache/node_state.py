@@ -31,7 +31,7 @@ def node_state(
     """Return a node as the router sees it.
 
     agent_status: of its ComputeNode. uses: what pods hold of its devices, bound: what those bound to it request.
-    vendors: by a resource that counts their devices. is_closed: we let no new pods in.
+    vendors: by a resource that counts their devices. is_closed: we let no new pods in, since its agent is silent.
     """
     spec, labels = node.get("spec") or {}, meta(node).get("labels") or {}
     allocatable = (node.get("status") or {}).get("allocatable") or {}
@@ -48,6 +48,7 @@ def node_state(
         allocatable=amounts_of(allocatable),
         requested=sum_of([*bound, *(use.requests for use in uses)]),
         withheld=free.withheld,
+        is_silent=is_closed,
     )
 
 

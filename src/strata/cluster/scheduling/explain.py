@@ -141,6 +141,9 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
 def _full(index: Index, row: int, claim: Claim, demand: PodDemand, *, has_devices: bool) -> Iterator[Reason]:
     """Yield why not even one pod fits on a row."""
     node = index.nodes[index.rows[row].node]
+    if node.is_silent:
+        yield Reason("agent-silent", node.name, {})
+        return
     if not node.is_schedulable:
         yield Reason("node-closed", node.name, {})
         return
