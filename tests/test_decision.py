@@ -331,6 +331,22 @@ def test_a_reason_nobody_explained_is_our_bug():
         Reason("no-such-token")
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (Reason("gang-fits-nowhere", data={"pods": 1, "nodes": 1}), "1 pod fits nowhere on 1 node"),
+        (Reason("gang-fits-nowhere", data={"pods": 11, "nodes": 21}), "11 pods fit nowhere on 21 nodes"),
+        (
+            Reason("devices-busy", data={"free": 0, "total": 1, "need": 1}),
+            "0 of 1 devices are free, but a pod needs 1",
+        ),
+        (Reason("waits-for-devices", data={"devices": 1}), "waits: its smallest plan takes 1 device"),
+    ],
+)
+def test_a_reason_says_one_thing_in_the_singular(reason, said):
+    assert str(reason).startswith(said)
+
+
 def test_a_reason_keeps_its_numbers_beside_its_text():
     reason = Reason("compute-bound", data={"share": 0.93})
     assert reason.to_dict()["data"] == {"share": 0.93}

@@ -16,9 +16,7 @@ from strata.tables import Line, Shown, rows
 if TYPE_CHECKING:
     from strata.cluster.cache.capacity import DeviceCapacity, Summary
 
-_NOTE: Final = (
-    "100 is one A100-80GB.  ~ a part of it is assumed, not measured.  ? of some devices it is not known."
-)
+_NOTE: Final = "100 is one A100-80GB.  ~ partly assumed, not measured.  ? some devices unknown."
 
 
 @click.command()

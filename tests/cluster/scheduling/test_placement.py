@@ -329,7 +329,7 @@ def test_closed_nodes_are_named_and_what_they_could_do():
 def test_taints_are_what_to_change_where_every_node_has_some():
     decision = decide(cluster(node("a", taints=("team=x:NoSchedule",))), claim(), PROFILES)
     assert [str(reason) for reason in decision.reasons[1:]] == [
-        "job: fits on 1 nodes with A100-SXM4-80GB if every closed or tainted node is open to it"
+        "job: fits on 1 node with A100-SXM4-80GB if every closed or tainted node is open to it"
     ]
 
 
