@@ -136,7 +136,7 @@ SAMPLES = {
     "waits-for-devices": {"devices": 8},
     "domain-drained": {"domain": "lab"},
     "domain-unheard": {"domain": "lab"},
-    "devices-held": {"devices": 8, "domain": "lab", "free": 2},
+    "devices-held": {"devices": 8, "domain": "lab", "free": 2, "by": " (held by walk)"},
     "devices-not-allowed": {"devices": 8, "least": 16, "most": "any number"},
     "tried-again-later": {"attempt": 2, "delay": "10 s", "failures": 2, "most": 3, "message": "exit code 1"},
     "no-plan-allowed": {"counts": "8, 16", "least": 32, "most": "any number"},
