@@ -138,7 +138,7 @@ SAMPLES = {
     "waits-for-devices": {"devices": 8},
     "domain-drained": {"domain": "lab"},
     "domain-unheard": {"domain": "lab"},
-    "devices-held": {"devices": 8, "domain": "lab", "free": 2},
+    "devices-held": {"devices": 8, "domain": "lab", "free": 2, "by": " (held by walk)"},
     "devices-not-allowed": {"devices": 8, "least": 16, "most": "any number"},
     "tried-again-later": {"attempt": 2, "delay": "10 s", "failures": 2, "most": 3, "message": "exit code 1"},
     "no-plan-allowed": {"counts": "8, 16", "least": 32, "most": "any number"},
@@ -162,9 +162,11 @@ SAMPLES = {
     "no-devices": {},
     "placed-elsewhere": {"nodes": "n1, n2"},
     "node-closed": {},
+    "agent-silent": {},
     "node-tainted": {"taint": "sick=yes:NoSchedule"},
     "node-unlabelled": {"label": "pool=train"},
     "devices-busy": {"free": 1, "total": 8, "need": 2},
+    "devices-withheld": {"withheld": 4, "total": 8, "free": 1, "need": 2},
     "devices-unhealthy": {"unwell": 7, "free": 1, "total": 8, "limit": 0.5, "need": 2},
     "request-exceeds-node": {"resource": "A100-SXM4-80GB", "need": 51, "total": 4},
     "node-resources-busy": {"resource": "cpu", "need": "8", "free": "1.5", "total": "64"},
@@ -177,6 +179,7 @@ SAMPLES = {
     "gang-moved": {},
     "placement-lost": {},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
+    "no-pods": {},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},
     "cluster-too-small": {"nodes": 3},
@@ -328,6 +331,22 @@ def test_every_reason_is_given_somewhere():
 def test_a_reason_nobody_explained_is_our_bug():
     with pytest.raises(AssertionError, match="no-such-token"):
         Reason("no-such-token")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (Reason("gang-fits-nowhere", data={"pods": 1, "nodes": 1}), "1 pod fits nowhere on 1 node"),
+        (Reason("gang-fits-nowhere", data={"pods": 11, "nodes": 21}), "11 pods fit nowhere on 21 nodes"),
+        (
+            Reason("devices-busy", data={"free": 0, "total": 1, "need": 1}),
+            "0 of 1 devices are free, but a pod needs 1",
+        ),
+        (Reason("waits-for-devices", data={"devices": 1}), "waits: its smallest plan takes 1 device"),
+    ],
+)
+def test_a_reason_says_one_thing_in_the_singular(reason, said):
+    assert str(reason).startswith(said)
 
 
 def test_a_reason_keeps_its_numbers_beside_its_text():

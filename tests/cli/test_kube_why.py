@@ -163,6 +163,23 @@ def test_a_pod_behind_the_gate_says_what_it_still_waits_for(written):
     }
 
 
+def test_a_job_that_runs_is_where_it_was_placed_though_its_claim_is_gone(written):
+    """It was decided anew, beside its own pods: it would go to devices that it does not have."""
+    where = Placement("pytorch-nvidia", (PodPlace("n1", (2, 3)),), 2, float("inf"), model=A100)
+    runs = job("train", devices=2, suspend=False)
+    runs["spec"]["template"]["metadata"] = {"annotations": {PLACEMENT: encode(where), GANG: "Job/default/train"}}
+    said = data(written(runs), "job/train")
+    assert (said["source"], said["pods"]) == ("recorded", [{"node": "n1", "devices": [2, 3]}])
+    assert why(written(runs), "job/train").stdout.startswith("Job default/train goes\n  2x A100-SXM4-80GB")
+
+
+def test_a_pod_that_another_scheduler_bound_is_not_placed_anew(written):
+    """`would go` named devices of another node than the one it runs on."""
+    said = data(written(), "p0")
+    assert (said["source"], said["bound_to"], said["pods"]) == ("recorded", "n0", [])
+    assert why(written(), "p0").stdout.splitlines()[0] == "Pod default/p0 is bound to n0"
+
+
 def test_what_is_not_ours_is_said_not_to_be(written):
     answer = why(written(), "p0")
     assert "no label ai.compute/managed" in answer.stdout
@@ -258,6 +275,15 @@ def test_what_was_decided_of_a_job_of_that_name_is_not_asked(written, manifest):
             ),
             "contradicts",
         ),
+        (
+            MANIFEST.replace('"i:1"}', '"i:1", resources: {requests: {cpu: a lot}}}'),
+            "spec.template.spec.containers[0].resources.requests.cpu: 'a lot' is not an amount",
+        ),
+        (
+            MANIFEST.replace("parallelism: 2", "parallelism: two"),
+            "parallelism: 'two' is not a number of pods",
+        ),
+        (MANIFEST.replace("completions: 2", "completions: -2"), "spec.completions: '-2' is not a number of pods"),
     ],
 )
 def test_a_file_that_cannot_be_asked_about_says_why(written, manifest, text, message, capsys):

@@ -176,5 +176,5 @@ def _show(snapshot: Snapshot, current: tuple[Classified, ...]) -> Shown:
         yield Line(f"GPU {gpu.index} {gpu.address}: {where}, {count}", is_whole=True)
     if snapshot.num_hidden:
         who = "from root, too: that takes CAP_SYS_PTRACE" if os.geteuid() == 0 else "root sees them"
-        text = f"The files of {snapshot.num_hidden} processes of other users are hidden; {who}."
-        yield Line(text, is_whole=True)
+        count = "1 process" if snapshot.num_hidden == 1 else f"{snapshot.num_hidden} processes"
+        yield f"The files of {count} of other users are hidden; {who}."

@@ -16,9 +16,7 @@ from strata.tables import Line, Shown, rows
 if TYPE_CHECKING:
     from strata.cluster.cache.capacity import DeviceCapacity, Summary
 
-_NOTE: Final = (
-    "100 is one A100-80GB.  ~ a part of it is assumed, not measured.  ? of some devices it is not known."
-)
+_NOTE: Final = "100 is one A100-80GB.  ~ partly assumed, not measured.  ? some devices unknown."
 
 
 @click.command()
@@ -35,8 +33,8 @@ def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str
     """Show the accelerators of a cluster in abstract compute units, of all vendors together.
 
     A device in part use counts by the share of its cores, its memory by bytes. A domain is a node's label
-    topology.kubernetes.io/region, else its zone. What is free of devices that are unwell or on closed nodes is
-    out: nobody can have it now.
+    topology.kubernetes.io/region, else its zone. What is free of devices that are unwell, not offered by
+    their device plugin, or on closed nodes is out: nobody can have it now.
 
     \b
     strata kube acu --by vendor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -43,7 +44,7 @@ def look(
 ) -> tuple[ClusterCache, Objects]:
     """Return what matters of a cluster, `after` what becomes of it. Raises MissingPart, ApiFailed, BadFile."""
     from strata.cluster.api.profile_schema import bundled_profiles
-    from strata.cluster.cache.gather import cache_of, from_files, from_server, unseen
+    from strata.cluster.cache.gather import cache_of, from_files, from_server, silent, unseen
 
     if snapshots:
         objects = from_files(snapshots)
@@ -56,6 +57,11 @@ def look(
     cache = cache_of(objects, bundled_profiles())
     for where, fault in cache.faults.items():
         click.echo(f"warning: {where} is left out: {fault}", err=True)
+    if not snapshots and (names := sorted(silent(objects, datetime.now(UTC)) & cache.nodes.keys())):
+        cache.close(set(names))
+        whose = "the agent of 1 node" if len(names) == 1 else f"the agents of {len(names)} nodes"
+        what = f"{whose} published nothing for six minutes, so that no new gangs go there"
+        click.echo(f"warning: {what}: {first_of(names, 8)}", err=True)
     if not cache.nodes:
         click.echo(f"warning: {', '.join(snapshots) or 'the cluster'} has no Node", err=True)
     if names := unseen(cache):

@@ -64,6 +64,7 @@ def _data(explanation: Answer) -> dict[str, Any]:
         "is_managed": explanation.is_managed,
         "source": "recorded" if explanation.is_recorded else "now",
         "is_routed": condition.get("status") == "True" if condition else placement is not None,
+        "bound_to": explanation.bound_to or None,
         "reason": condition.get("reason", ""),
         "since": condition.get("lastTransitionTime") or None,
         "profile": status.get("profile"),
@@ -99,7 +100,9 @@ def _show(explanation: Answer) -> Shown:
 
     data = _data(explanation)
     kind, _, name = explanation.subject.partition("/")
-    if explanation.is_recorded:
+    if explanation.bound_to:
+        verb, when = "is bound", f" to {explanation.bound_to}"
+    elif explanation.is_recorded:
         verb = "goes" if data["is_routed"] else "waits"
         when = f", since {data['since']}" if data["since"] else ""
     else:

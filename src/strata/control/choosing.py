@@ -18,11 +18,13 @@ from strata.control.prospects import not_allowed
 from strata.control.rollouts import Moving
 from strata.control.state import Job, JobPhase, PartPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.names import first_of
 from strata.training.plan import explain
 from strata.units import show_time
 from strata.workload.plan import TrainingPlan
 
 SHOWN: Final = 5
+_MOST_HOLDERS: Final = 4
 
 ALIKE: Final = 1e-3
 """Expected gains that differ by a smaller share are alike: then the plan is taken that leaves the fewest devices
@@ -145,11 +147,19 @@ def _lacking(plan: TrainingPlan, state: Snapshot, job: Job, room: Room) -> Itera
         if closed := _closed(name, state):
             yield closed
         elif free < devices:
-            yield Reason("devices-held", "", {"devices": devices, "domain": name, "free": free})
+            data = {"devices": devices, "domain": name, "free": free, "by": _holders(name, state, job)}
+            yield Reason("devices-held", "", data)
     least, most = job.spec.min_devices or 1, job.spec.max_devices
     if not least <= plan.num_devices <= (most or plan.num_devices):
         data = {"devices": plan.num_devices, "least": least, "most": most or "any number"}
         yield Reason("devices-not-allowed", "", data)
+
+
+def _holders(domain: str, state: Snapshot, job: Job) -> str:
+    """Return which other jobs have devices of a domain, in brackets; nothing where none has."""
+    parts = ((attempt.job, attempt.parts.get(domain)) for attempt in state.live if attempt.job != job.spec.name)
+    names = sorted({name for name, part in parts if part is not None and not part.phase.is_over})
+    return f" (held by {first_of(names, _MOST_HOLDERS)})" if names else ""
 
 
 def _reason(candidates: Candidates, outlook: Outlook, pick: int, index: int) -> Reason:

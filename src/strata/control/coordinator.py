@@ -94,7 +94,9 @@ def inside(
     for name in domains:
         need, have = attempt.plan.devices()[name], state.fleet.domain(name).num_devices
         if need > have:  # the fleet file was edited: no binding of what is left is its plan
-            return Inside(woken=(Reason("devices-held", "", {"domain": name, "devices": need, "free": have}),))
+            return Inside(
+                woken=(Reason("devices-held", "", {"domain": name, "devices": need, "free": have, "by": ""}),)
+            )
     parts, restart_s = parts_of(attempt.plan), RESTART_S if job.restart_s is None else job.restart_s
     hit = [parts[name] for name in domains if name in parts]
     if not hit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, na
 from strata.cluster.api.placement_annotation import decode
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.capacity import DeviceCapacity, parts
-from strata.cluster.cache.gather import Objects, cache_of, from_server
+from strata.cluster.cache.gather import Objects, cache_of, from_server, silent
 from strata.control.drivers.kube_objects import ATTEMPT
 from strata.errors import StrataError, need
 from strata.fleet.schema import DriverEntry, KubeEntry
@@ -83,8 +83,9 @@ class Seen:
         """Return their devices as `acu_map` draws them: those of a node, of a larger cluster those of a domain."""
         rows = []
         for cluster, objects in self.objects.items():
-            nodes = cache_of(objects, bundled_profiles()).index.nodes
-            rows += [{**row, "cluster": cluster} for row in _capacity(parts(nodes))]
+            cache = cache_of(objects, bundled_profiles())
+            cache.close(silent(objects, datetime.now(UTC)))
+            rows += [{**row, "cluster": cluster} for row in _capacity(parts(cache.index.nodes))]
         return rows
 
 

@@ -188,6 +188,17 @@ def test_a_job_asks_by_its_resources_too():
     assert (claim.pods, claim.devices, claim.accelerator) == (2, 4, A100)
 
 
+def test_the_faults_of_a_job_are_its_own():
+    """They were called those of a pod of the job's name, and of a pod's fields."""
+    asked = job(container(gpu="500m"), annotations={"norm": "speed"})
+    with pytest.raises(BadFile) as caught:
+        job_claim(read_job(asked), {})
+    assert [(fault.path, fault.where) for fault in caught.value.faults] == [
+        ("Job team/train", "ai.compute/norm"),
+        ("Job team/train", "spec.template.spec.containers[0].resources"),
+    ]
+
+
 def test_a_gang_of_more_pods_than_its_job_has_would_wait_for_ever():
     asked = job(container(gpu=1), annotations={"gang-size": "9"})
     assert faults(lambda obj: job_claim(read_job(obj), {}), asked) == {

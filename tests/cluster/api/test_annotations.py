@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster.api.annotations import has_claim, read_claim
+from strata.cluster.api.annotations import KEYS, has_claim, read_claim
 from strata.errors import BadFile
 
 
@@ -57,6 +57,31 @@ def test_acu_and_tflops_may_say_the_same():
 )
 def test_contradictions_are_refused_with_a_reason(asked, key, text):
     assert text in faults(**asked)[key]
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ({"norm": "speed"}, "ai.compute/norm: compute"),
+        ({"gang_size": "0", "norm": "speed"}, 'ai.compute/gang-size: "4"'),
+        ({"nrom": "all"}, "ai.compute/norm: compute"),
+        ({"elephant": "1"}, "ai.compute/vram: 16Gi"),
+        ({"fractional": "true"}, "ai.compute/vram: 16Gi"),
+        ({"topology": "require"}, "ai.compute/within: rdma"),
+        ({"cores": "30", "fractional": "false"}, 'ai.compute/fractional: "true"'),
+    ],
+)
+def test_what_is_advised_mends_the_first_fault(asked, hint):
+    """`ai.compute/vram: 16Gi` was advised, whatever was wrong."""
+    with pytest.raises(BadFile) as caught:
+        claim(**asked)
+    assert caught.value.hint == hint
+
+
+def test_what_is_advised_can_be_read():
+    of_part = {"fractional", "cores"}
+    for keys in (KEYS.keys() - of_part - {"tflops-fp16"}, {"vram", *of_part}, {"tflops-fp16"}):
+        assert read_claim({f"ai.compute/{key}": KEYS[key].strip('"') for key in keys}, name="job")
 
 
 def test_all_faults_are_told_at_once():

@@ -206,6 +206,25 @@ def test_devices_the_plugin_does_not_offer_are_not_free(cache: ClusterCache) -> 
     assert len(free(cache, "n1")) == 6
 
 
+def withheld(cache: ClusterCache, node: str) -> frozenset[int]:
+    return cache.index.nodes[cache.index.node_number[node]].withheld
+
+
+def test_a_broken_device_is_the_one_its_plugin_does_not_offer(cache: ClusterCache) -> None:
+    """The first device was taken for it beside the broken one: a node of eight had room for six."""
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n1", sick=(5,)))
+    cache.changed(kinds.NODE, objects.node("n1", allocatable=7))
+    assert free(cache, "n1") == [0, 1, 2, 3, 4, 6, 7]
+    assert withheld(cache, "n1") == {5}
+
+
+def test_what_pods_hold_is_not_withheld_where_the_plugin_offers_less_than_they_have(cache: ClusterCache) -> None:
+    cache.changed(kinds.POD, objects.pod("a", on="n1", resource="nvidia.com/gpu", count=4))
+    cache.changed(kinds.NODE, objects.node("n1", allocatable=2))
+    assert free(cache, "n1") == []
+    assert len(withheld(cache, "n1")) == 4
+
+
 def test_a_fraction_takes_its_share_of_one_device(cache: ClusterCache) -> None:
     gib = 2.0**30
     where = placement(("n1", (3,)), memory=16 * gib, share=0.25)

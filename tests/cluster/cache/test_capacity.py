@@ -40,6 +40,12 @@ def test_what_is_free_of_an_unwell_device_or_a_closed_node_is_out():
     assert (closed.used["fp16"], closed.out["fp16"], closed.free["fp16"]) == pytest.approx((100, 300, 0))
 
 
+def test_what_a_device_plugin_does_not_offer_is_out_and_not_in_use():
+    withheld = node("n0", A100, 4, busy=(0, 2, 3), withheld=frozenset({2, 3}))
+    total = summary("all", parts([withheld]))
+    assert (total.used["fp16"], total.out["fp16"], total.free["fp16"]) == pytest.approx((100, 200, 100))
+
+
 def test_a_sum_is_as_trustworthy_as_its_worst_part():
     mixed = summary("all", parts([node("n0", A100, 1), node("n1", "H100-SXM5-80GB", 1)]))
     assert mixed.trust["fp16"] is Trust.ASSUMED

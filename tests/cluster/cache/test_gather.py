@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from strata.cluster.api import kinds
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import WATCHED
-from strata.cluster.cache.gather import cache_of, from_files, from_server
+from strata.cluster.cache.gather import cache_of, from_files, from_server, silent
 from strata.errors import BadFile, Fault, UsageError
 from tests.cluster.builders import A100, B3
 from tests.cluster.objects import RESOURCE, devices, job, node, pod
@@ -47,6 +48,31 @@ def test_a_list_becomes_a_book(tmp_path, name):
     assert [one.name for one in found.index.nodes] == ["n0", "n1"]
     assert sum(found.index.nodes[0].free_share) == 6
     assert list(found.jobs) == ["Job/default/j0"]
+
+
+def test_an_agent_that_published_nothing_for_minutes_is_silent_whoever_else_wrote():
+    """`acu` called devices free, and `why` sent jobs there, that a controller gives to nobody."""
+
+    def published(name: str, at: str, *, condition_at: str) -> dict:
+        fields = [
+            {
+                "manager": "strata-agent",
+                "time": at,
+                "fieldsV1": {"f:status": {"f:devices": {}, "f:observedAt": {}}},
+            },
+            {"manager": "strata-agent", "time": condition_at, "fieldsV1": {"f:spec": {}}},
+            {"manager": "strata", "time": condition_at, "fieldsV1": {"f:status": {"f:conditions": {}}}},
+        ]
+        obj = devices(name)
+        return {**obj, "metadata": {**obj["metadata"], "managedFields": fields}}
+
+    now = datetime(2026, 11, 21, 10, 10, tzinfo=UTC)
+    some = [
+        published("heard", "2026-11-21T10:05:00Z", condition_at="2026-11-21T09:00:00Z"),
+        published("silent", "2026-11-21T10:03:00Z", condition_at="2026-11-21T10:09:59Z"),
+        devices("untold"),
+    ]
+    assert silent({kinds.COMPUTE_NODE: some}, now) == {"silent"}
 
 
 def test_several_files_lists_of_lists_and_single_objects_are_one_cluster(tmp_path):

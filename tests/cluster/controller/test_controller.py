@@ -127,6 +127,30 @@ def test_a_gang_that_fits_nowhere_stays_and_every_node_has_its_reason() -> None:
     assert status["conditions"][0]["reason"] == "GangFitsNowhere"
 
 
+def test_a_job_of_no_pods_holds_nothing_and_goes_once_it_has_some() -> None:
+    """Parallelism 0 was taken as 1: a device was held for a pod that nobody makes."""
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("idle", pods=0, devices=8))
+    cluster.put(kinds.JOB, objects.job("train", devices=8))
+    assert sorted(events(cluster.step())) == ["GangPlaced", "NoPods"]
+    assert jobs.is_suspended(cluster.job("idle"))
+    assert cluster.objects["ComputeClaim", "job-idle"]["status"]["nodes"] == []
+    cluster.put(kinds.NODE, objects.node("n2"))
+    cluster.put(kinds.COMPUTE_NODE, objects.devices("n2"))
+    assert events(cluster.step(after_s=60.0)) == []
+    cluster.put(kinds.JOB, merged(cluster.job("idle"), {"spec": {"parallelism": 1, "completions": 1}}))
+    assert "GangPlaced" in events(cluster.step())
+
+
+def test_a_job_that_is_scaled_to_no_pods_gives_its_places_to_others() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("train", devices=8))
+    cluster.step()
+    cluster.put(kinds.JOB, merged(cluster.job("train"), {"spec": {"parallelism": 0}}))
+    cluster.put(kinds.JOB, objects.job("next", devices=8))
+    assert "GangPlaced" in events(cluster.step(after_s=60.0))
+
+
 def test_a_job_that_still_fits_nowhere_is_explained_now_and_then_and_said_once() -> None:
     cluster = Cluster(n1=A100)
     cluster.put(kinds.JOB, objects.job("big", pods=4, devices=8))

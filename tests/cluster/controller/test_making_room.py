@@ -59,7 +59,7 @@ def test_the_claim_of_who_waits_says_who_could_move_and_what_it_costs() -> None:
     whole(cluster)
     cluster.step()
     cost = 3 * (MOVE_S + cluster.now_s - SAVED["/ckpt/third"])
-    said = f"fits on 1 nodes with {A100} if Job/default/third move, which loses {cost:.0f} device-seconds"
+    said = f"fits on 1 node with {A100} if Job/default/third move, which loses {cost:.0f} device-seconds"
     assert said in reasons(cluster)["room-by-moving"]
     moves = cluster.objects["ComputeClaim", "job-whole"]["status"]["decision"]["moves"]
     assert moves == [{"gang": "Job/default/third", "devices": 3, "costDeviceSeconds": cost, "nodes": ["n1"]}]

@@ -51,6 +51,15 @@ def test_a_product_name_stays_text_in_the_expression():
     assert device.selector.startswith('device.driver == "gpu.nvidia.com" && "productName" in ')
 
 
+def test_cards_of_which_no_node_has_enough_are_not_asked_for():
+    """`count: 6` of four was printed, which no node can ever satisfy."""
+    request, refusals = device_request(claim(6, accelerator=A100, norm="memory"), both(), PROFILES)
+    assert request["exactly"]["count"] == 8
+    assert str(refusals[0]) == f"gpu: {A100}: a pod needs 6, but the node has 4 in all"
+    with pytest.raises(BadFile, match="the node has 4 in all"):
+        device_request(claim(6, accelerator=A100, substitution="never"), both(), PROFILES)
+
+
 def test_a_claim_asks_for_its_own_card_first_and_then_in_order_of_exchange():
     asked = claim(2, accelerator=A100, norm="memory")
     first, second = device_request(asked, both(), PROFILES)[0]["firstAvailable"]

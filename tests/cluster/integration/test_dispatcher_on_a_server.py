@@ -192,7 +192,7 @@ def test_workloads_go_where_there_is_room_and_kueue_can_end_the_nomination(clust
         said = until(lambda name=name: conditions(api, name), lambda: f"the claim's status: {dispatcher.log}")
         assert said["Nominated"]["message"] == told["message"]
         assert claim["spec"]["devices"] == devices
-    assert "west: job-large: 1 pods fit nowhere on 1 nodes" in told["message"]
+    assert "west: job-large: 1 pod fits nowhere on 1 node" in told["message"]
 
     # Kueue writes the cluster that admitted it, and says nothing of nominations: they end.
     by_kueue(plane, "large", **PENDING, clusterName="east")

@@ -181,9 +181,9 @@ def test_the_cheapest_cluster_with_its_card_is_nominated_alone_and_the_condition
     condition = world.condition("train")
     assert (condition["status"], condition["reason"]) == ("True", "ClusterOffered")
     text = condition["message"]
-    assert text.startswith("east: 1 pods of 8 A100-SXM4-80GB within node; $8.00 for 1h00m of running; takes 50%")
-    assert "; west: is offered it next: 1 pods of 8 A100-SXM4-80GB within node; $16.00 for" in text
-    assert "; asia: is offered it next: 1 pods of 7 Ascend910B3" in text
+    assert text.startswith("east: 1 pod of 8 A100-SXM4-80GB within node; $8.00 for 1h00m of running; takes 50%")
+    assert "; west: is offered it next: 1 pod of 8 A100-SXM4-80GB within node; $16.00 for" in text
+    assert "; asia: is offered it next: 1 pod of 7 Ascend910B3" in text
     claims = [action for action in actions if isinstance(action, Apply) and action.subresource == "status"]
     (told,) = claims[0].body["status"]["conditions"]
     assert (told["type"], told["status"], told["reason"]) == ("Nominated", "True", "ClusterOffered")
@@ -206,7 +206,7 @@ def test_data_is_worth_its_way(world):
     assert world.nominated("reads") == ("west",)
     text = world.condition("reads")["message"]
     assert ", its data there;" in text
-    assert "east: is offered it next: 1 pods of 8 A100-SXM4-80GB within node; $" in text
+    assert "east: is offered it next: 1 pod of 8 A100-SXM4-80GB within node; $" in text
     assert ", its data takes 2h47m" in text
 
 
@@ -317,7 +317,7 @@ def test_where_no_cluster_has_room_nothing_is_nominated_until_waiting_is_worse(t
     assert world.nominated("train") == ()
     condition = world.condition("train")
     assert (condition["status"], condition["reason"]) == ("False", "ClusterFull")
-    assert "fit nowhere on 1 nodes" in condition["message"]
+    assert "fits nowhere on 1 node" in condition["message"]
     world.step(after_s=WAIT_S)
     assert world.nominated("train") == ("west", "east"), "their own queues may preempt"
 

@@ -42,7 +42,7 @@ def test_a_node_whose_cpus_are_requested_is_refused_with_figures():
     assert decision.choice is None
     assert [reason.token for reason in decision.reasons] == ["gang-fits-nowhere", "fits-if"]
     assert str(decision.reasons[1]).endswith(
-        "fits on 1 nodes with A100-SXM4-80GB if a pod's request of 8 cpu is at most 1.5"
+        "fits on 1 node with A100-SXM4-80GB if a pod's request of 8 cpu is at most 1.5"
     )
     (alternative,) = decision.alternatives
     assert [reason.token for reason in alternative.reasons] == ["node-resources-busy"]

@@ -286,6 +286,18 @@ def test_a_node_that_is_too_small_for_a_pod_is_not_called_busy():
     assert tokens(claim(8), node("a", busy=(0,)))[0] == ["gang-fits-nowhere", "needs-free-devices"]
 
 
+def test_idle_devices_that_the_plugin_does_not_offer_are_not_called_busy():
+    down = node("a", count=4, busy=(0, 1, 2, 3), withheld=frozenset({1, 2, 3}))
+    assert tokens(claim(2), down)[1] == tokens(fraction(8), down)[1] == {"a": ["devices-withheld"]}
+    assert tokens(claim(4), down)[1] == {"a": ["devices-busy"]}
+    broken = node("a", count=4, busy=(0, 1, 2, 3), sick=(1,), withheld=frozenset({1}))
+    assert tokens(claim(1), broken)[1] == {"a": ["devices-unhealthy"]}
+
+
+def test_a_node_whose_agent_is_silent_is_not_said_to_be_cordoned():
+    assert tokens(claim(), node("a", is_schedulable=False, is_silent=True))[1] == {"a": ["agent-silent"]}
+
+
 def test_waiting_is_not_advised_where_only_repair_or_a_label_helps():
     assert tokens(claim(8), node("a", sick=(0,)))[0] == ["gang-fits-nowhere", "cluster-too-small"]
     chosen = tuple(replace(p, node_selector={"pool": "train"}) for p in PROFILES)
@@ -317,7 +329,7 @@ def test_closed_nodes_are_named_and_what_they_could_do():
 def test_taints_are_what_to_change_where_every_node_has_some():
     decision = decide(cluster(node("a", taints=("team=x:NoSchedule",))), claim(), PROFILES)
     assert [str(reason) for reason in decision.reasons[1:]] == [
-        "job: fits on 1 nodes with A100-SXM4-80GB if every closed or tainted node is open to it"
+        "job: fits on 1 node with A100-SXM4-80GB if every closed or tainted node is open to it"
     ]
 
 

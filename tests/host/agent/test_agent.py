@@ -277,6 +277,24 @@ def test_a_recording_that_hangs_is_a_failed_one_and_the_agent_goes_on(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_report_that_cannot_be_written_is_a_failed_one_and_the_agent_goes_on(tmp_path, capsys):
+    """A full disk, or a folder that went, ended the agent at the moment that a job waited."""
+    record = recorder(tmp_path / "reports")
+    (tmp_path / "reports").rmdir()
+    (tmp_path / "reports").touch()
+    assert record("ads-7", 0) is False
+    assert "no report of ads-7: " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are refused before")
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracefs, "find", lambda: tmp_path)
+    (tmp_path / "file").touch()
+    asked = ["host", "agent", "--port", "0", "--seconds", "0.1", "--reports", str(tmp_path / "file" / "reports")]
+    refused = CliRunner().invoke(cli, asked).exception
+    assert (refused.exit_code, "cannot be written to: Not a directory" in str(refused)) == (2, True)
+
+
 def test_old_reports_are_forgotten_with_their_traces(tmp_path):
     for day in range(5):
         for end in ("txt.gz", "txt.gz.host.json", "json"):

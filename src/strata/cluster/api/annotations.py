@@ -56,9 +56,12 @@ def has_claim(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(PREFIX) and key.removeprefix(PREFIX) not in OTHERS for key in annotations)
 
 
-def read_claim(annotations: Mapping[str, str], *, name: str, namespace: str = "default") -> Claim:
-    """Return what an object's annotations ask for. Raises BadFile with every fault, each naming its key."""
-    return _Reader(annotations, f"pod {namespace}/{name}").claim(name, namespace)
+def read_claim(annotations: Mapping[str, str], *, name: str, namespace: str = "default", where: str = "") -> Claim:
+    """Return what an object's annotations ask for. Raises BadFile with every fault, each naming its key.
+
+    where: what the object is called in faults, where it is no pod.
+    """
+    return _Reader(annotations, where or f"pod {namespace}/{name}").claim(name, namespace)
 
 
 class _Reader:
@@ -68,16 +71,20 @@ class _Reader:
         }
         self.where = where
         self.faults: list[Fault] = []
+        self.hint = ""
 
-    def fault(self, key: str, message: str) -> None:
+    def fault(self, key: str, message: str, *, try_: str = "") -> None:
+        """Note a fault. try_: the key that would mend it, where that is another one."""
         self.faults.append(Fault(self.where, message, where=PREFIX + key))
+        right = try_ or key
+        self.hint = self.hint or f"{PREFIX}{right}: {KEYS[right]}"
 
     def claim(self, name: str, namespace: str) -> Claim:
         for key in sorted(self.values):
             if key not in KEYS and key not in OTHERS:
                 close = closest(key, KEYS)
                 meant = f"did you mean {PREFIX}{close}?" if close else f"known: {', '.join(KEYS)}"
-                self.fault(_shown(key), f"unknown key ({meant})")
+                self.fault(_shown(key), f"unknown key ({meant})", try_=close or "vram")
         pods = self.read("gang-size", _count(_MOST_PODS), 1)
         devices = self.read("devices", _count(_MOST_DEVICES), None)
         memory = self.read("vram", _bytes, None)
@@ -99,20 +106,21 @@ class _Reader:
             if devices not in (None, 1):
                 self.fault("devices", f"a fraction is of one device, and {devices} are asked for")
             if memory is None:
-                self.fault("fractional", f"a fraction needs {PREFIX}vram, its share of the device's memory")
+                wanted = f"a fraction needs {PREFIX}vram, its share of the device's memory"
+                self.fault("fractional", wanted, try_="vram")
             if cores is not None and flops is not None:
                 self.fault("cores", f"{PREFIX}acu and {PREFIX}tflops-fp16 ask for cores as well; give one of them")
         elif cores is not None:
-            self.fault("cores", f"is for fractions, and {PREFIX}fractional is false")
+            self.fault("cores", f"is for fractions, and {PREFIX}fractional is false", try_="fractional")
         elif card and devices is not None:
             self.check_amount("vram", memory, f"{devices}x {card}", "memory", units.show_bytes)
             self.check_amount("acu", flops, f"{devices}x {card}", "fp16", units.show_flops)
         if topology == "require" and not within:
-            self.fault("topology", "require needs ai.compute/within: node, rdma or rack")
+            self.fault("topology", f"require needs {PREFIX}within: node, rdma or rack", try_="within")
         if topology == "none" and within:
-            self.fault("within", f"{within} contradicts {PREFIX}topology: none")
+            self.fault("within", f"{within} contradicts {PREFIX}topology: none", try_="topology")
         if self.faults:
-            raise BadFile(self.faults, hint=f"{PREFIX}vram: 16Gi")
+            raise BadFile(self.faults, hint=self.hint)
         amounts: dict[Figure, float] = {} if flops is None else {"fp16": flops}
         if memory is not None and not is_fractional:
             amounts["memory"] = memory
@@ -171,10 +179,24 @@ class _Reader:
             self.fault(key, f"asks for {show(amount)}, and {cards} have {have}; give one of them")
 
 
-KEYS: Final = (
-    "vram", "acu", "tflops-fp16", "devices", "accelerator", "norm", "substitution", "fractional", "cores",
-    "gang-size", "topology", "within", "framework", "profile", "priority",
-)  # fmt: skip
+KEYS: Final[Mapping[str, str]] = {
+    "vram": "16Gi",
+    "acu": '"40"',
+    "tflops-fp16": '"100"',
+    "devices": '"2"',
+    "accelerator": REFERENCE,
+    "norm": "compute",
+    "substitution": "allow",
+    "fractional": '"true"',
+    "cores": '"30"',
+    "gang-size": '"4"',
+    "topology": "prefer",
+    "within": "rdma",
+    "framework": "pytorch",
+    "profile": "pytorch-nvidia",
+    "priority": '"10"',
+}
+"""What a claim is made of, each with a value that may be tried."""
 
 
 def _acu_flops() -> float:

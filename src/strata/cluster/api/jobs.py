@@ -82,8 +82,9 @@ class Job:
 
     @property
     def runs(self) -> bool:
-        """Whether it holds the places of pods that are not there yet."""
-        return not self.is_suspended and not self.is_finished
+        """Whether it holds the places of pods that are not there yet; one that is scaled to no pods needs none."""
+        has_pods = any(pod_set.pods for pod_set in self.pod_sets if pod_set.has_devices)
+        return has_pods and not self.is_suspended and not self.is_finished
 
 
 def read_job(obj: Object) -> Job:

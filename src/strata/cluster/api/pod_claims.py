@@ -168,7 +168,7 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
     """Return what a job asks for: a ComputeClaim it names, else its annotations and those of its first template.
 
     claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
-    size. Raises BadFile, also for a gang of more pods than the job has.
+    size; 0 while it runs none. Raises BadFile, also for a gang of more pods than the job has.
     """
     sets = [pod_set for pod_set in job.pod_sets if pod_set.has_devices and pod_set.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
@@ -179,9 +179,15 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
         claim = named_claim(claims, like, job.ref.kind.kind)
         has_size = claim.pods > 1
     else:
-        claim = claim_of_pod(like)
+        try:
+            claim = claim_of_pod(like)
+        except BadFile as error:
+            faults = [_of_job(fault, job, sets[0].path if sets else ()) for fault in error.faults]
+            raise BadFile(faults, hint=error.hint) from None
         has_size = GANG_SIZE in annotations
     claim, pods = replace(claim, requests=job.requests), sum(pod_set.pods for pod_set in sets)
+    if not any(pod_set.pods for pod_set in job.pod_sets):
+        return replace(claim, pods=0)
     if not has_size:
         return replace(claim, pods=max(1, pods))
     if 0 < pods < claim.pods:
@@ -190,6 +196,15 @@ def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
         fault = Fault(where, message, where=CLAIM if CLAIM in annotations else GANG_SIZE)
         raise BadFile([fault], hint=f"a gang of at most {pods}, or more pods")
     return claim
+
+
+def _of_job(fault: Fault, job: jobs.Job, template: jobs.Path) -> Fault:
+    """Return a fault of a template, which was read as a pod, as one of its job."""
+    where = fault.where
+    if where.startswith("spec."):
+        path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in template)
+        where = f"{path}.{where}".lstrip(".")
+    return replace(fault, path=f"{job.ref.kind.kind} {job.ref.namespace}/{job.ref.name}", where=where)
 
 
 def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object
+from strata.cluster.api.pod_requests import is_quantity
 from strata.errors import BadFile, Fault
 
 _TEXTS: Final = {"*": str}
+_AMOUNTS: Final = {"*": float}
+"""Quantities of resources, whichever way they are written."""
 _TERM: Final[Mapping[str, Any]] = {"matchExpressions": [{}], "matchFields": [{}]}
 _CONTAINER: Final = {
     "name": str,
@@ -17,7 +20,7 @@ _CONTAINER: Final = {
     "args": [str],
     "env": [{"name": str}],
     "volumeMounts": [{"name": str, "mountPath": str}],
-    "resources": {"requests": {}, "limits": {}},
+    "resources": {"requests": _AMOUNTS, "limits": _AMOUNTS},
     "ports": [{}],
 }
 _STATUS: Final = {"name": str, "resources": {"requests": {}}, "allocatedResources": {}}
@@ -30,22 +33,24 @@ _POD: Final[Mapping[str, Any]] = {
         "tolerations": [{}],
         "nodeSelector": _TEXTS,
         "resources": _CONTAINER["resources"],
-        "overhead": {},
+        "overhead": _AMOUNTS,
         "schedulingGates": [{"name": str}],
         "affinity": {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]}}
         },
     },
 }
+_PODS: Final = {"parallelism": int, "completions": int, "template": _POD}
+_REPLICAS: Final = {"replicas": int, "template": _POD}
 _JOB: Final[Mapping[str, Any]] = {
     "metadata": {**_POD["metadata"], "ownerReferences": [{}]},
     "spec": {
         "runPolicy": {},
-        "trainer": {},
-        "template": _POD,
-        "replicatedJobs": [{"template": {"spec": {"template": _POD}}}],
-        "pytorchReplicaSpecs": {"*": {"template": _POD}},
-        "rayClusterSpec": {"headGroupSpec": {"template": _POD}, "workerGroupSpecs": [{"template": _POD}]},
+        "trainer": {"numNodes": int},
+        **_PODS,
+        "replicatedJobs": [{"replicas": int, "template": {"spec": _PODS}}],
+        "pytorchReplicaSpecs": {"*": _REPLICAS},
+        "rayClusterSpec": {"headGroupSpec": {"template": _POD}, "workerGroupSpecs": [_REPLICAS]},
         "podTemplateOverrides": [{**_POD, "targetJobs": [{}]}],
     },
 }
@@ -98,6 +103,12 @@ def _odd(path: str, value: Any, form: Any) -> Iterator[tuple[str, str]]:
     if form is str:
         if not isinstance(value, str):
             yield path, "should be text"
+    elif form is int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            yield path, f"{str(value)[:40]!a} is not a number of pods"
+    elif form is float:
+        if not is_quantity(value):
+            yield path, f"{str(value)[:40]!a} is not an amount of a resource: 500m, 8, 16Gi"
     elif isinstance(form, list):
         if not isinstance(value, list):
             yield path, "should be a list"

@@ -34,6 +34,13 @@ _OF_PODS: Final = ("cpu", "memory", "hugepages-")
 """What a pod as a whole may request."""
 
 
+def is_quantity(value: Any) -> bool:
+    """Return whether the API server takes something for an amount of a resource; an absent one is 0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    text = str(value) if is_number else value
+    return value is None or (isinstance(text, str) and bool(_QUANTITY.fullmatch(text)) and text[:1] != "-")
+
+
 @lru_cache(4096)
 def amount_of(name: str, text: str) -> int:
     """Return a quantity of a resource as kube-scheduler counts it, rounded up; 0 for what is no quantity."""

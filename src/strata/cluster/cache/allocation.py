@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from strata.cluster.api.kinds import Object, meta
 from strata.cluster.api.placement_annotation import PLACEMENT, decode, gang_of, place_of
@@ -173,6 +173,17 @@ def _elsewhere(pod: PodSeen, share: float) -> Use:
     return Use(counts=pod.counts) if memory is None else Use((0,), memory, share)
 
 
+class Free(NamedTuple):
+    """What is free of each device: bytes, and share of its cores.
+
+    withheld: devices that nobody holds and the node's device plugin does not offer; nothing of them is free.
+    """
+
+    bytes: tuple[float, ...]
+    share: tuple[float, ...]
+    withheld: frozenset[int]
+
+
 def devices_of(fingerprint: Fingerprint, use: Use, *, vendors: Mapping[str, str]) -> Sequence[int]:
     """Return the places of the devices a use is of: those the kubelet named, else those it was meant to have."""
     places = _places(fingerprint, use, vendors)
@@ -185,11 +196,13 @@ def free_of(
     *,
     vendors: Mapping[str, str],
     allocatable: Mapping[str, Any],
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what is free of each device: bytes, and share of its cores.
+    min_health: float,
+) -> Free:
+    """Return what is free of each device.
 
     vendors: by a resource that counts their devices, besides those everybody knows. allocatable: how many of a
     resource the node lets pods have; devices beyond that are not free, since no pod that needs one could be bound.
+    A plugin offers no device that it takes for broken, so those below `min_health` are the first it withholds.
     """
     devices = fingerprint.devices
     free_bytes, free_share = [device.memory_bytes for device in devices], [1.0] * len(devices)
@@ -216,15 +229,28 @@ def free_of(
                 take(device, use.memory_bytes, use.cores_share)
         for resource, count in use.counts.items():
             unnamed[vendors.get(resource) or vendor_of(resource)] += count
+
+    def is_whole(i: int) -> bool:
+        return free_share[i] == 1.0 and free_bytes[i] == devices[i].memory_bytes
+
+    def of_vendor(vendor: str) -> list[int]:
+        return sorted(
+            (i for i, device in enumerate(devices) if device.vendor == vendor), key=lambda i: (not is_whole(i), i)
+        )
+
+    withheld: set[int] = set()
     for resource, offered in allocatable.items():
         if (vendor := vendors.get(resource) or vendor_of(resource)) and str(offered).isdigit():
-            unnamed[vendor] += max(0, sum(device.vendor == vendor for device in devices) - int(offered))
+            some = sorted(of_vendor(vendor), key=lambda i: (not is_whole(i), devices[i].health >= min_health))
+            for device in some[: max(0, len(some) - int(offered))]:
+                withheld |= {device} if is_whole(device) else set()
+                take(device, None, 0.0)
     for vendor, count in unnamed.items():
-        vendor_devices = [i for i, device in enumerate(devices) if device.vendor == vendor]
-        vendor_devices.sort(key=lambda i: (free_share[i] < 1.0 or free_bytes[i] < devices[i].memory_bytes, i))
-        for device in vendor_devices[:count]:
+        for device in of_vendor(vendor)[:count]:
+            # Where pods hold more than is offered, the plugin gave them these before it withheld any.
+            withheld.discard(device)
             take(device, None, 0.0)
-    return tuple(free_bytes), tuple(free_share)
+    return Free(tuple(free_bytes), tuple(free_share), frozenset(withheld))
 
 
 def _places(fingerprint: Fingerprint, use: Use, vendors: Mapping[str, str]) -> list[int] | None:

@@ -1,7 +1,8 @@
 """What a cluster has, as one vector of ACU: in total, in use, free, by domain, vendor and node.
 
 Of a device in part use, memory counts by its bytes and everything else by the share of its cores. What is free of
-a device that is unwell, or on a node that is closed, is out: nobody can have it now.
+a device that is unwell, that its device plugin does not offer, or whose node is closed, is out: nobody can have it
+now.
 """
 
 from __future__ import annotations
@@ -91,13 +92,14 @@ def _sums(some: Sequence[Amounts]) -> Amounts:
 
 def _parts(node: NodeState) -> Iterator[DeviceCapacity]:
     domain = next((node.labels[key] for key in DOMAIN_LABELS if node.labels.get(key)), DOMAIN)
-    for device, free_bytes, free_share in zip(
-        node.fingerprint.devices, node.free_bytes, node.free_share, strict=True
+    for number, (device, free_bytes, free_share) in enumerate(
+        zip(node.fingerprint.devices, node.free_bytes, node.free_share, strict=True)
     ):
         vector = None if device.card is None else _acu(device.card)
-        cores = _share(free_share)
-        memory = _share(free_bytes / device.memory_bytes) if device.memory_bytes > 0 else cores
-        is_out = not (node.is_schedulable and device.health >= MIN_HEALTH)
+        is_withheld = number in node.withheld
+        cores = 1.0 if is_withheld else _share(free_share)
+        memory = _share(free_bytes / device.memory_bytes) if device.memory_bytes > 0 and not is_withheld else cores
+        is_out = is_withheld or not (node.is_schedulable and device.health >= MIN_HEALTH)
         trust = {} if vector is None else vector.trust
         whole = {figure: getattr(vector, figure) for figure in trust}
         free = {figure: amount * (memory if figure == "memory" else cores) for figure, amount in whole.items()}

@@ -6,6 +6,8 @@ kubectl get nodes,pods,jobs,computenodes,computeclaims,runtimeprofiles -A -o jso
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +15,10 @@ import yaml
 
 from strata.cluster.api.client import Api
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_CLAIM, Object, ObjectKind, meta, name_of, namespace_of
+from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, Object, ObjectKind, meta, name_of, namespace_of
 from strata.cluster.api.pod_form import faults_of
 from strata.cluster.cache.cache import WATCHED, ClusterCache
+from strata.cluster.cache.informer import STALE_S
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.errors import BadFile, Fault
 from strata.files import read_document, read_json, read_text
@@ -132,6 +135,26 @@ def unseen(cache: ClusterCache) -> list[str]:
         for name in sorted(counts.keys() - cache.compute_nodes.keys())
         if any(is_accelerator(resource) and str(count) != "0" for resource, count in counts[name].items())
     ]
+
+
+def silent(objects: Objects, now: datetime) -> set[str]:
+    """Return the nodes whose agents have published nothing for `STALE_S`: a controller gives them no new gangs.
+
+    The API server's times count, as it says them of who manages which field; without them nobody is silent.
+    """
+    return {
+        name_of(obj)
+        for obj in objects[COMPUTE_NODE]
+        if (times := list(_published(obj))) and (now - max(times)).total_seconds() > STALE_S
+    }
+
+
+def _published(compute_node: Object) -> Iterator[datetime]:
+    """Yield when devices of a ComputeNode were written; others write its conditions."""
+    for entry in meta(compute_node).get("managedFields") or ():
+        if "f:devices" in ((entry.get("fieldsV1") or {}).get("f:status") or {}):
+            with suppress(ValueError):
+                yield datetime.fromisoformat(str(entry.get("time")))
 
 
 def _sorted_in(objects: dict[ObjectKind, list[Object]], data: Any, path: str, under: str) -> list[Fault]:

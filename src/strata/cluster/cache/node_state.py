@@ -9,6 +9,7 @@ from strata.cluster.api.kinds import Object, is_true, meta
 from strata.cluster.api.pod_requests import amounts_of
 from strata.cluster.cache.allocation import Use, free_of
 from strata.cluster.scheduling.host import PodRequests, sum_of
+from strata.cluster.scheduling.index import MIN_HEALTH
 from strata.cluster.scheduling.snapshot import NodeState
 from strata.fleet.fingerprint import Fingerprint
 
@@ -30,15 +31,15 @@ def node_state(
     """Return a node as the router sees it.
 
     agent_status: of its ComputeNode. uses: what pods hold of its devices, bound: what those bound to it request.
-    vendors: by a resource that counts their devices. is_closed: we let no new pods in.
+    vendors: by a resource that counts their devices. is_closed: we let no new pods in, since its agent is silent.
     """
     spec, labels = node.get("spec") or {}, meta(node).get("labels") or {}
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    free_bytes, free_share = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable)
+    free = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable, min_health=MIN_HEALTH)
     return NodeState(
         fingerprint,
-        free_bytes,
-        free_share,
+        free.bytes,
+        free.share,
         labels=dict(labels),
         taints=tuple(_taint(taint) for taint in spec.get("taints") or ()),
         is_schedulable=not is_closed and not spec.get("unschedulable") and is_true(node, "Ready"),
@@ -46,6 +47,8 @@ def node_state(
         rack=_first(labels, RACK_LABELS) or str(agent_status.get("rack") or ""),
         allocatable=amounts_of(allocatable),
         requested=sum_of([*bound, *(use.requests for use in uses)]),
+        withheld=free.withheld,
+        is_silent=is_closed,
     )
 
 

@@ -330,7 +330,7 @@ class Controller:
         now_s, notice = self._now_s, self._notices.of[workload.gang]
         decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice), most=MOST_NODES)
         proposal = None
-        if workload.job is not None and choice.offer is None:
+        if workload.job is not None and workload.claim.pods and choice.offer is None:
             ask = partial(self._rooms.proposed, holds=self._holds, saved_s=self.saved_s, now_s=now_s)
             proposal = ask(snapshot, index, workload.claim)
         if proposal is not None:

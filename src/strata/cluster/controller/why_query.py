@@ -32,7 +32,8 @@ class Answer:
     """subject: `Kind/namespace/name` of what was placed as one. status: as of a ComputeClaim.
 
     is_recorded: somebody decided it then; else it is what would be decided now. placement: None where it has none.
-    is_managed: False for what nobody will route, since it has not our label.
+    is_managed: False for what nobody will route, since it has not our label. bound_to: the node of a pod that
+    somebody else sent there; then nothing else is said.
     """
 
     subject: str
@@ -40,6 +41,7 @@ class Answer:
     is_recorded: bool
     placement: Placement | None
     is_managed: bool = True
+    bound_to: str = ""
 
 
 def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str, source: str = "") -> Answer:
@@ -70,6 +72,11 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
         # Its own place was decided before it was made; what others took since says nothing of that.
         placement = decode(annotations_of(obj)[PLACEMENT], where=f"pod {namespace}/{name_of(obj)}")
         return Answer(subject, _placed(placement), True, placement)
+    if kind == kinds.POD and (node := (obj.get("spec") or {}).get("nodeName")):
+        return Answer(subject, {}, True, None, is_managed(obj), str(node))
+    if kind != kinds.POD and (job := read_job(obj)).runs and job.placement is not None:
+        # Its claim is gone, and its pods hold what would be decided on.
+        return Answer(subject, _placed(job.placement), True, job.placement, job.is_managed)
     claim = _claim(kind, obj, objects)
     cache.changed(kind, obj, is_gone=True)
     decision = explain(evaluate(cache.index, claim, cache.profiles))

@@ -31,7 +31,8 @@ def device_request(
 ) -> tuple[dict[str, Any], list[Reason]]:
     """Return a pod's request of the cards that slices have, and why it is not for others of these.
 
-    Raises BadFile for fractions, and where no card may stand for what is asked.
+    Cards of which no node has as many as a pod would take are not asked for. Raises BadFile for fractions, and
+    where no card may stand for what is asked.
     """
     where = f"claim {claim.namespace}/{claim.name}"
     if claim.is_fractional:
@@ -44,6 +45,12 @@ def device_request(
     refusals = [each.reason for each in answers if isinstance(each, Refusal)]
     possible = [each for each in answers if isinstance(each, PodDemand)]
     possible = [each for each in possible if not each.is_substitute or claim.substitution == "allow"]
+    for each in tuple(possible):
+        total, node = _most_on_a_node(each.model, states)
+        if each.devices > total:
+            possible.remove(each)
+            data = {"resource": each.model, "need": each.devices, "total": total}
+            refusals.append(Reason("request-exceeds-node", node, data))
     if not possible:
         words = "; ".join(map(str, refusals)) or "no ResourceSlice has devices"
         raise BadFile([Fault(where, f"no card may stand for it: {words}")])
@@ -55,6 +62,12 @@ def device_request(
     names = [re.sub(r"[^a-z0-9]+", "-", f"{i}-{each.model}".lower()) for i, each in enumerate(possible)]
     named = [{"name": name[:63].rstrip("-"), **each} for name, each in zip(names, requests, strict=False)]
     return {"name": "devices", "firstAvailable": named}, refusals
+
+
+def _most_on_a_node(model: str, nodes: Sequence[NodeState]) -> tuple[int, str]:
+    """Return of how many devices of a model a pod could have at most, and on which node."""
+    counts = ((sum(each.model == model for each in node.fingerprint.devices), node.name) for node in nodes)
+    return max(counts, key=lambda count: count[0], default=(0, ""))
 
 
 def _exactly(demand: PodDemand, devices: Sequence[SliceDevice]) -> dict[str, Any]:

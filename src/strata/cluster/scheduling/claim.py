@@ -29,6 +29,7 @@ class Where:
 class Claim:
     """A gang of `pods` like pods, all placed or none, all on one vendor's cards of one profile.
 
+    pods: 0 for a job that runs none; it gets no place.
     need: of each pod, in SI units (memory, fp16, ...): what its devices must have together.
     devices: of each pod, where the job counts devices itself; None: as many as the need takes.
     memory_bytes: of one device, for a fraction of it (`is_fractional`); a fraction takes one device a pod.

@@ -90,6 +90,8 @@ class Evaluation:
         """The best placement of the gang: the card the job was written for first, then by score."""
         if self.known is not None:
             return self.known
+        if not self.claim.pods:
+            return Choice(None, None, None, self.demands, self.refusals)
         placement = chosen = None
         for is_substitute in (False, True):
             for demand in self.demands:

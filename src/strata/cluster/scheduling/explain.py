@@ -51,8 +51,8 @@ def explain(
         trusts.append(choice.demand.trust)
     else:
         reasons = (why_waiting(evaluation), *relaxations(evaluation))
-    nodes = tuple(islice(verdicts(evaluation), most))
-    others = len(index.nodes) - (len(choice.placement.nodes) if choice.placement else 0)
+    nodes = tuple(islice(verdicts(evaluation), most)) if claim.pods else ()
+    others = 0 if not claim.pods else len(index.nodes) - (len(choice.placement.nodes) if choice.placement else 0)
     state = hashlib.sha256(index.kind.tobytes() + index.free_bytes.tobytes() + index.free_share.tobytes())
     names = [[profile.name, profile.image] for profile in evaluation.profiles]
     return Decision(
@@ -68,8 +68,10 @@ def explain(
 
 
 def why_waiting(evaluation: Evaluation) -> Reason:
-    """Return why a gang has no place: it waits for consent to another card, or fits nowhere."""
+    """Return why a gang has no place: it waits for consent to another card, fits nowhere, or has no pods."""
     claim, choice = evaluation.claim, evaluation.choice
+    if not claim.pods:
+        return Reason("no-pods", claim.name)
     if choice.offer is not None and choice.demand is not None:
         wanted = f"{claim.devices or 1}x {claim.accelerator}"
         data = {"offer": f"{choice.demand.devices}x {choice.demand.model}", "wanted": wanted}
@@ -139,6 +141,9 @@ def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
 def _full(index: Index, row: int, claim: Claim, demand: PodDemand, *, has_devices: bool) -> Iterator[Reason]:
     """Yield why not even one pod fits on a row."""
     node = index.nodes[index.rows[row].node]
+    if node.is_silent:
+        yield Reason("agent-silent", node.name, {})
+        return
     if not node.is_schedulable:
         yield Reason("node-closed", node.name, {})
         return
@@ -174,6 +179,15 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
     kind = index.kinds.kinds[index.kind[row]]
     total = len(index.rows[row].devices)
     unwell = total - kind.usable.bit_count()
+    if demand.devices > total:
+        return Reason(
+            "request-exceeds-node", node.name, {"resource": demand.model, "need": demand.devices, "total": total}
+        )
+    free = kind.free.bit_count()
+    data = {"free": free, "total": total, "need": demand.devices}
+    withheld = _well_withheld(index, row)
+    if withheld and free + withheld >= demand.devices:
+        return Reason("devices-withheld", node.name, {**data, "withheld": withheld})
     if demand.memory_bytes is not None:
         there = index.free_share[row] >= 0
         data = {
@@ -183,12 +197,6 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
             "most_share": float(index.free_share[row][there].max()) if there.any() else 0.0,
         }
         return Reason("fraction-busy", node.name, data)
-    if demand.devices > total:
-        return Reason(
-            "request-exceeds-node", node.name, {"resource": demand.model, "need": demand.devices, "total": total}
-        )
-    free = kind.free.bit_count()
-    data = {"free": free, "total": total, "need": demand.devices}
     if total - unwell < demand.devices or free + _idle_unwell(index, row) >= demand.devices:
         return Reason("devices-unhealthy", node.name, {**data, "unwell": unwell, "limit": index.min_health})
     return Reason("devices-busy", node.name, data)
@@ -197,13 +205,21 @@ def _without_devices(index: Index, row: int, demand: PodDemand) -> Reason:
 def _idle_unwell(index: Index, row: int) -> int:
     """Return how many devices of a row nobody holds that are not well."""
     node, usable = index.nodes[index.rows[row].node], index.kinds.kinds[index.kind[row]].usable
-    places = enumerate(index.rows[row].devices)
-    return sum(not usable >> bit & 1 and node.free_share[place] >= 1.0 for bit, place in places)
+    idle = {place for place, share in enumerate(node.free_share) if share >= 1.0} | node.withheld
+    return sum(not usable >> bit & 1 and place in idle for bit, place in enumerate(index.rows[row].devices))
+
+
+def _well_withheld(index: Index, row: int) -> int:
+    """Return how many well devices of a row nobody holds and the node's device plugin does not offer."""
+    withheld, usable = index.nodes[index.rows[row].node].withheld, index.kinds.kinds[index.kind[row]].usable
+    return sum(usable >> bit & 1 and place in withheld for bit, place in enumerate(index.rows[row].devices))
 
 
 def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
     """Return what would help a gang that fits nowhere, the smallest change of the job first."""
     index, claim, profiles, choice = evaluation.index, evaluation.claim, evaluation.profiles, evaluation.choice
+    if not claim.pods:
+        return ()
     reasons: list[Reason] = []
 
     def try_(changed: Claim, what: str, value: str, *, on: Index = index) -> None:

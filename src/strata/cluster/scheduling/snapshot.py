@@ -13,6 +13,8 @@ from strata.fleet.fingerprint import Fingerprint
 class NodeState:
     """One node. `free_bytes[i]` and `free_share[i]` are of device i; a device nobody uses has all of both.
 
+    withheld: devices that count as used though nobody holds them, since the node's device plugin offers fewer.
+    is_silent: its agent was not heard of for minutes; then it is not schedulable either.
     rdma_group, rack: who it reaches fast; empty where nobody said. taints: `key=value:effect`.
     allocatable: of each resource, what pods may request of the node; None where nobody knows: then none counts.
     requested: by all pods on it, and by those that were sent there.
@@ -28,6 +30,8 @@ class NodeState:
     rack: str = ""
     allocatable: Mapping[str, int] | None = None
     requested: PodRequests = NOTHING
+    withheld: frozenset[int] = frozenset()
+    is_silent: bool = False
     name: str = field(init=False)
     """The fingerprint's."""
 

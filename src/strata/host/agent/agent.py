@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Final
 
+from strata.errors import UsageError
 from strata.host.agent.metrics import HostAgentMetrics
 from strata.host.agent.pmu import CacheMisses
 from strata.host.agent.readings import read_machine, throttled_s
 from strata.host.agent.trigger import Trigger
 from strata.host.agent.watch import MOST_SERIES, ThreadWatch, WatchedProcess
+from strata.tables import printable
 
 RECORD_S: Final = 10
 KEPT: Final = 10
@@ -83,9 +86,27 @@ def first_process(processes: Mapping[int, WatchedProcess], job: str) -> int:
 
 
 def recorder(folder: Path) -> Callable[[str, int], bool]:
-    """Return what records a job for RECORD_S and files its report, in processes of its own, whose memory goes."""
+    """Return what records a job for RECORD_S and files its report, in processes of its own, whose memory goes.
+
+    Raises UsageError where nothing can be written into the folder now. If that comes later, a full disk say, the
+    report is a failed one, and the agent goes on.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        message = f"--reports {folder}: cannot be written to: {error.strerror}"
+        raise UsageError(message, hint="a folder of this machine that root may write to") from None
 
     def record(job: str, pid: int) -> bool:
+        try:
+            return filed(pid)
+        except OSError as error:
+            sys.stderr.write(f"no report of {printable(job) or 'what waited'}: {error}\n")
+            return False
+
+    def filed(pid: int) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{pid}"
         trace = folder / f"{name}.txt.gz"

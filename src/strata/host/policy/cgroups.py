@@ -35,7 +35,7 @@ def cgroup_steps(
     """
     for controller, files in CONTROLS.items():
         if controller not in kernel.controllers:
-            why = f"no controller {controller} there" if kernel.cgroup_root else "cgroup v2 is not mounted"
+            why = f"no controller {controller} there" if kernel.cgroup_root else "no cgroup v2 at /sys/fs/cgroup"
             yield LeftOut(files, why)
     if not kernel.cgroup_root or not kernel.controllers & CONTROLS.keys():
         return

@@ -136,7 +136,7 @@ def test_a_gang_that_fits_nowhere_keeps_every_nodes_reason_and_what_would_help()
     status = status_of(claim(1, accelerator=A100, substitution="never"), NV, NPU)
     condition = routed(status)
     assert (condition["status"], condition["reason"]) == ("False", "GangFitsNowhere")
-    assert "fits on 1 nodes with Ascend910B3 if substitution is allow" in condition["message"]
+    assert "fits on 1 node with Ascend910B3 if substitution is allow" in condition["message"]
     assert {one["node"]: one["reason"] for one in status["nodes"]} == {
         "nv": "devices-busy",
         "npu": "substitution-not-allowed",
