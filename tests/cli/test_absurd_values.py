@@ -39,7 +39,7 @@ def test_a_batch_has_a_number_of_sequences_that_is_used(tmp_path, capsys, batch)
 
 def test_a_time_limit_and_a_price_need_their_unit(tmp_path, capsys):
     assert run(["plan", "train", "seed", "opt-350m", "--time-limit", "5"]) == 2
-    assert "--time-limit: '5' has no unit" in capsys.readouterr().err
+    assert "Invalid value for '--time-limit': '5' has no unit; write 30ms" in capsys.readouterr().err
     fleet = tmp_path / "fleet.yaml"
     text = (PRESETS / "aws10.yaml").read_text()
     fleet.write_text(re.sub(r"price: \$[0-9.]+/h", "price: 2.5", text, count=1))
@@ -61,3 +61,19 @@ def test_a_model_of_an_unsupported_type_is_named_as_that(tmp_path, capsys, confi
     shown = capsys.readouterr().err
     assert f"model_type {config['model_type']!r} is not supported" in shown
     assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("run", "--memory", "abc", "--", "true"), "--memory"),
+        (("serve", "simulate", "aws10", "serve-llama-3.1-70b", "--seconds", "soon"), "--seconds"),
+        (("serve", "simulate", "aws10", "serve-llama-3.1-70b", "--notice", "later"), "--notice"),
+        (("testbed", "--bandwidth", "5"), "--bandwidth"),
+        (("up", "aws10", "--interval", "0s"), "--interval"),
+        (("kube", "agent", "--heartbeat", "-1s"), "--heartbeat"),
+    ],
+)
+def test_a_quantity_that_is_none_is_named_by_its_option(command, option, capsys):
+    assert run(list(command)) == 2
+    assert f"Invalid value for '{option}'" in capsys.readouterr().err

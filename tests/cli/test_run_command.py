@@ -135,8 +135,8 @@ def test_a_slice_in_a_slice_is_refused(environment):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--memory", "0", "--", "true"], 2, "is not positive"),
-        (["--memory", "-1Gi", "--", "true"], 2, "is not positive"),
+        (["--memory", "0", "--", "true"], 2, "is not above 0"),
+        (["--memory", "-1Gi", "--", "true"], 2, "is not above 0"),
         (["--memory", "8", "--", "true"], 2, "has no unit"),
         (["--memory", "8Gb", "--", "true"], 2, "bits"),
         (["--memory", "much", "--", "true"], 2, "cannot read"),

@@ -63,7 +63,7 @@ def test_people_get_the_line_of_the_job(folder, capsys):
         ([], "either a log or an address is needed"),
         (["--log", "requests.csv", "--url", "http://127.0.0.1:1"], "--log and --url are given"),
         (["--log", "requests.csv", "--rate", "2"], "--rate has no effect with --log"),
-        (["--url", "http://127.0.0.1:1", "--rate", "2", "--seconds", "0"], "--seconds 0 is not above 0"),
+        (["--url", "http://127.0.0.1:1", "--rate", "2", "--seconds", "0"], "--seconds': 0 is not above 0"),
         (["--url", "http://127.0.0.1:1"], "chat does not state a rate"),
     ],
 )

@@ -98,7 +98,7 @@ def test_wrong_settings_exit_2_and_are_all_named(whatif):
     ("more", "code", "said"),
     [
         ((), 2, "--set"),
-        (("--set", "job.efficiency=0.5", "--time-limit", "-1s"), 2, "is negative"),
+        (("--set", "job.efficiency=0.5", "--time-limit", "-1s"), 2, "-1s is below 0"),
         (("--set", "job.efficiency=0.5", "--time-limit", "soon"), 2, "30ms"),
     ],
     ids=["nothing set", "negative", "no time"],

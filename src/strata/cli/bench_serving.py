@@ -9,7 +9,7 @@ import click
 
 from strata.cli.endings import ended_as_by_ctrl_c
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import PORT, POSITIVE, Finite, choice
+from strata.cli.parameters import PORT, POSITIVE, TIME_OR_0, Finite, choice
 from strata.errors import INTERRUPTED, UsageError, need
 
 
@@ -100,7 +100,7 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
 @click.option("--clients", default=16, type=POSITIVE, help="Clients, each with a request at a time.")
 @click.option("--requests", default=200, type=POSITIVE, help="Requests of all clients together.")
 @click.option("--tokens", default=64, type=POSITIVE, help="Tokens of each answer, each an event of its own.")
-@click.option("--gap", default="0s", metavar="TIME", help="From one token to the next; 0 for as fast as it can.")
+@click.option("--gap", type=TIME_OR_0, default="0s", help="From one token to the next; 0 for as fast as it can.")
 @click.option("--engine-port", default=0, type=PORT, help="Port of the engine, for peers to stand before it.")
 @click.option(
     "--peer",
@@ -111,7 +111,7 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
 )
 @output_option
 def gateway(
-    clients: int, requests: int, tokens: int, gap: str, engine_port: int, peers: tuple[str, ...], output: str
+    clients: int, requests: int, tokens: int, gap: float, engine_port: int, peers: tuple[str, ...], output: str
 ) -> int:
     """Ask a made-up engine directly and through gateways, and say what these add.
 
@@ -124,7 +124,6 @@ def gateway(
     strata bench gateway --engine-port 9000 --peer vllm-router=http://127.0.0.1:8001
     """
     from strata.evaluation.bench import gateway as bench
-    from strata.units import parse
 
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
@@ -135,7 +134,7 @@ def gateway(
         )
     if named and not engine_port:
         raise UsageError("--peer without --engine-port: peers need to know the engine", hint="--engine-port 9000")
-    load = bench.GatewayLoad(clients, requests, tokens, parse(gap, "time"))
+    load = bench.GatewayLoad(clients, requests, tokens, gap)
     runs, is_whole = list[dict[str, Any]](), True
     with ended_as_by_ctrl_c():
         try:

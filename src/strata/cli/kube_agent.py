@@ -11,7 +11,7 @@ import click
 
 from strata import units
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import PATH, PORT
+from strata.cli.parameters import PATH, PORT, TIME
 from strata.errors import UsageError, need
 from strata.tables import Shown, rows
 
@@ -28,12 +28,10 @@ _STATE: Final = ("health", "faults", "bus_id", "board", "numa_node", "utilisatio
 @click.option("--once", is_flag=True, help="Print what is found here and end; no API server is needed.")
 @output_option
 @click.option("--node", help="Name of this node.  [default: $NODE_NAME, else the host's name]")
-@click.option("--every", default="10s", help="How often the vendors' tools are asked.")
-@click.option("--heartbeat", default="150s", help="How often it publishes when nothing changes.")
+@click.option("--every", type=TIME, default="10s", help="How often the vendors' tools are asked.")
+@click.option("--heartbeat", type=TIME, default="150s", help="How often it publishes when nothing changes.")
 @click.option("--benchmark", is_flag=True, help="Measure idle devices first, by torch: seconds for each.")
-@click.option(
-    "--probe-every", metavar="TIME", help="Measure idle devices shortly, again and again, to find slow ones."
-)
+@click.option("--probe-every", type=TIME, help="Measure idle devices shortly, again and again, to find slow ones.")
 @click.option(
     "--dra", is_flag=True, help="Give devices out by DRA, in place of a device plugin: ResourceSlices and claims."
 )
@@ -66,9 +64,6 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
 
     kubelet = PodResources(options["kubelet_root"])
     name = node or os.environ.get("NODE_NAME") or platform.node().lower()
-    options["every"] = _positive("--every", options["every"])
-    options["heartbeat"] = _positive("--heartbeat", options["heartbeat"])
-    options["probe_every"] = _positive("--probe-every", options["probe_every"]) if options["probe_every"] else None
 
     def look(now_s: float, before: Any) -> Any:
         return kubelet.joined(collect(name, now_s=now_s, before=before, root=options["sys_root"]))
@@ -80,13 +75,6 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
         emit(_data(fingerprint), output, _show(fingerprint))
     else:
         _run(look, name, options)
-
-
-def _positive(option: str, text: str) -> float:
-    seconds = units.parse(text, "time")
-    if seconds <= 0:
-        raise UsageError(f"{option} {text}: a time above zero is needed", hint=f"{option} 10s")
-    return seconds
 
 
 def _once(look: Collect, *, with_benchmark: bool) -> Fingerprint:

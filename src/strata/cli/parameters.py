@@ -1,22 +1,26 @@
-"""Types of options: words, numbers in a range and finite, and files that are written."""
+"""Types of options: words, numbers in a range and finite, quantities, and files that are written."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
+from strata import units
 from strata.cli.lazy import CommandLine
-from strata.errors import of_system
+from strata.errors import UsageError, of_system
 
 POSITIVE: Final = click.IntRange(min=1)
 NATURAL: Final = click.IntRange(min=0)
 PORT: Final = click.IntRange(0, 65535)
 PATH: Final = click.Path(path_type=Path)
+
+_PLAIN: Final = re.compile(r"[0-9]+(\.[0-9]*)?")
 
 
 def choice(*values: str) -> click.Choice[str]:
@@ -42,6 +46,40 @@ class Finite(click.FloatRange):
     def _describe_range(self) -> str:
         """Return the range as help shows it: click has words only for ranges that end somewhere."""
         return super()._describe_range() if self.min is not None or self.max is not None else ""
+
+
+class Quantity(click.ParamType[float]):
+    """A quantity with its unit, in SI: above 0, or 0 too. `is_bare`: numbers without a unit are in SI already.
+
+    never: what the word `never` stands for, if anything.
+    """
+
+    def __init__(
+        self, dimension: units.Dimension, *, zero: bool = False, is_bare: bool = False, never: float | None = None
+    ) -> None:
+        self.name = "size" if dimension == "bytes" else dimension
+        self.dimension, self.zero, self.is_bare, self.never = dimension, zero, is_bare, never
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the quantity; fails for what is none, with one to write."""
+        if isinstance(value, float):
+            return value
+        if value == "never" and self.never is not None:
+            return self.never
+        is_plain = self.is_bare and _PLAIN.fullmatch(value)
+        try:
+            number = float(value) if is_plain else units.parse(value, self.dimension)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        if number < 0 or (number == 0 and not self.zero):
+            self.fail(f"{value} is {'below' if self.zero else 'not above'} 0", param, ctx)
+        return number
+
+
+TIME: Final = Quantity("time")
+TIME_OR_0: Final = Quantity("time", zero=True)
+SECONDS: Final = Quantity("time", is_bare=True)
+SIZE: Final = Quantity("bytes")
 
 
 class OutputFile(click.Path):

@@ -14,8 +14,8 @@ import click
 
 from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import OutputFile, choice
-from strata.cli.planning import remember, time_limit_s
+from strata.cli.parameters import TIME_OR_0, OutputFile, choice
+from strata.cli.planning import remember
 from strata.serving.planning.goal import Goal
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     default="both",
     help="What to optimise: tokens/s, decode time, both, or requests within the job's goals.",
 )
-@click.option("--time-limit", default="30s", help="Stop searching after this time.")
+@click.option("--time-limit", type=TIME_OR_0, default="30s", help="Stop searching after this time.")
 @click.option("--save", type=OutputFile(), help="Also write the answer, as JSON, to this file.")
 @output_option
 def serve(
-    fleet: str, job: str, strategy: Strategy | None, goal: str, time_limit: str, save: Path | None, output: str
+    fleet: str, job: str, strategy: Strategy | None, goal: str, time_limit: float, save: Path | None, output: str
 ) -> int:
     """Plan the serving of a JOB on a FLEET: files, or names of bundled ones.
 
@@ -59,7 +59,7 @@ def serve(
     from strata.serving.planning.planner import plan_serving
     from strata.workload.serving_schema import load_serving_job
 
-    limit_s, serving_job, hardware = time_limit_s(time_limit), load_serving_job(job), load_fleet(fleet)
+    serving_job, hardware = load_serving_job(job), load_fleet(fleet)
     with progress("planning"), _stopped_by_interrupt() as is_stopped:
         answer = plan_serving(
             hardware,
@@ -67,7 +67,7 @@ def serve(
             clock=time.perf_counter,
             strategy=strategy or serving_job.strategy,
             goal=Goal(goal),
-            time_limit_s=limit_s,
+            time_limit_s=time_limit,
             is_stopped=is_stopped,
         )
     data = answer.to_dict(serving_job, inputs={"fleet": fleet, "job": job})

@@ -10,8 +10,8 @@ import click
 
 from strata.cli.completing import FLEET, JOB
 from strata.cli.output import emit, output_option, progress, show
-from strata.cli.parameters import POSITIVE, OutputFile, choice
-from strata.cli.planning import remember, time_limit_s
+from strata.cli.parameters import POSITIVE, TIME_OR_0, OutputFile, choice
+from strata.cli.planning import remember
 from strata.errors import INTERRUPTED, OutOfTime
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 )
 @click.option("--baselines/--no-baselines", default=True, help="Whether to compare the plan with other rules.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")
-@click.option("--time-limit", default="30s", help="For everything: search, baselines and Pareto front.")
+@click.option(
+    "--time-limit", type=TIME_OR_0, default="30s", help="For everything: search, baselines and Pareto front."
+)
 @click.option(
     "--planner",
     type=choice("exact", "hi-ppo"),
@@ -65,7 +67,7 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @output_option
 def train(
     fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None,
-    baselines: bool, pareto: bool, time_limit: str, planner: str, policy: str | None, in_use: str | None,
+    baselines: bool, pareto: bool, time_limit: float, planner: str, policy: str | None, in_use: str | None,
     given: str | None, seed: int, save: Path | None, output: str
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
@@ -86,9 +88,8 @@ def train(
     from strata.training.plan.planned import PlanRequest
     from strata.workload.schema import load_job
 
-    limit_s = time_limit_s(time_limit)
     request = PlanRequest.model_validate({
-        "planner": planner, "minimize": minimize, "weights": weights, "time_limit_s": limit_s, "top": top,
+        "planner": planner, "minimize": minimize, "weights": weights, "time_limit_s": time_limit, "top": top,
         "seed": seed, "baselines": baselines, "pareto": pareto, "policy": policy, "in_use": in_use,
         "given": given,
     })  # fmt: skip
@@ -115,12 +116,12 @@ def train(
         load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress, planned=planned
     )
     if report.out_of_time:
-        hint = f"--time-limit {units.show_time(max(10, 4 * limit_s))}"
-        raise OutOfTime(f"no plan within {units.show_time(limit_s)}", hint=hint)
+        hint = f"--time-limit {units.show_time(max(10, 4 * time_limit))}"
+        raise OutOfTime(f"no plan within {units.show_time(time_limit)}", hint=hint)
     data = report.to_dict(request, inputs)
     keep(data)
     if not report.front_complete:
-        click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
+        click.echo(f"the front is not complete: stopped after {time_limit:g} s", err=True)
     if report.interrupted:
         click.echo("interrupted: this is the best plan so far, and the comparison is not complete", err=True)
     rest = show_comparison if is_shown else show_plans

@@ -1,4 +1,4 @@
-"""What commands share that make plans: the time limit, and the store of answers."""
+"""What commands share that make plans: the store of answers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from typing import Any, Final
 
 import click
 
-from strata import units
-from strata.errors import StrataError, UsageError
+from strata.errors import StrataError
 
 REMEMBERED: Final = 200
 """Answers kept in the store: some tens of megabytes at most; a serving plan of 1000 nodes is 0.4 MB."""
-
-
-def time_limit_s(text: str) -> float:
-    """Read `--time-limit`, a time with its unit. Raises UsageError."""
-    try:
-        limit_s = units.parse(text, "time")
-    except UsageError as error:
-        raise UsageError(f"--time-limit: {error}", hint="--time-limit 30s") from None
-    if limit_s < 0:
-        raise UsageError(f"--time-limit {text} is negative", hint="30s, or 2min")
-    return limit_s
 
 
 def remember(kind: str, data: dict[str, Any]) -> None:

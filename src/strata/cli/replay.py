@@ -9,8 +9,7 @@ import click
 
 from strata.cli.completing import FLEET
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import PATH, choice
-from strata.errors import UsageError
+from strata.cli.parameters import PATH, TIME, choice
 from strata.tables import Shown, rows
 
 
@@ -21,9 +20,9 @@ from strata.tables import Shown, rows
 @click.option(
     "--policy", type=choice("hi-ppo", "exact", "hysteresis", "never"), default="hi-ppo", help="Who decides."
 )
-@click.option("--interval", default="300s", help="From one decision to the next.")
+@click.option("--interval", type=TIME, default="300s", help="From one decision to the next.")
 @output_option
-def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval: str, output: str) -> int:
+def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval: float, output: str) -> int:
     """Run a JOB on FLEET in virtual time while its links follow a trace; the loop is that of the scheduler.
 
     A trace has a column time_s and one of factors for each directed link A>B; a link without a column stays as
@@ -39,7 +38,6 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
 
     Exits 3 where no plan of the job fits the fleet.
     """
-    from strata import units
     from strata.control.jobfile import read_job
     from strata.control.policies import PolicyName
     from strata.control.replay import ENDLESS, replay_job, replay_jobs
@@ -49,24 +47,19 @@ def replay(fleet: str, jobs: tuple[str, ...], links: Path, policy: str, interval
     from strata.fleet.schema import load_fleet
     from strata.workload.schema import load_job
 
-    interval_s = units.parse(interval, "time")
-    if not interval_s > 0:
-        raise UsageError(f"--interval {interval} is not a positive time", hint="--interval 300s")
     sites = load_fleet(fleet)
     trace = read_replay(links, links=[f"{a}>{b}" for a, b in sites.links], may_end_down=True)
     if len(jobs) > 1:
         specs = [read_job(job)[0] for job in jobs]
         several = replay_jobs(
-            sites, specs, trace=trace, policy=PolicyName(policy), interval_s=interval_s, progress=progress
+            sites, specs, trace=trace, policy=PolicyName(policy), interval_s=interval, progress=progress
         )
         emit(several, output, _show_jobs(several))
         return 0
     spec = JobSpec(Path(jobs[0]).stem, load_job(jobs[0]), ENDLESS)
     if Path(jobs[0]).is_file() and read_document(jobs[0]).data.get("run"):
         spec = read_job(jobs[0])[0]
-    data = replay_job(
-        sites, spec, trace=trace, policy=PolicyName(policy), interval_s=interval_s, progress=progress
-    )
+    data = replay_job(sites, spec, trace=trace, policy=PolicyName(policy), interval_s=interval, progress=progress)
     emit(data, output, _show(data, can_resume=spec.can_resume))
     return 0
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.parameters import choice
-
-if TYPE_CHECKING:
-    from strata.fleet.slices import QuotaLimits
+from strata.cli.parameters import SIZE, choice
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--memory", metavar="SIZE", help="Device memory that all its processes together may hold: 8Gi.")
+@click.option("--memory", type=SIZE, help="Device memory that all its processes together may hold: 8Gi.")
 @click.option(
     "--cores",
     metavar="PERCENT",
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    memory: str | None,
+    memory: float | None,
     cores: int | None,
     device: int | None,
     name: str | None,
@@ -55,13 +51,15 @@ def run(
     """
     from strata.errors import UsageError
     from strata.fleet.nvml import device_bytes, device_uuids
+    from strata.fleet.slices import QuotaLimits
     from strata.slicing.build import library
     from strata.slicing.ledger_directory import user_directory
     from strata.slicing.run import own_environment, prepare, start
 
     if memory is None and cores is None:
         raise UsageError("no limit was given", hint="--memory 8Gi, --cores 30, or both")
-    limits = _limits(memory, cores, device)
+    memory_bytes = None if memory is None else int(memory)
+    limits = QuotaLimits(memory_bytes, None if cores is None else cores / 100, device)
     launch = prepare(
         command,
         limits,
@@ -76,17 +74,3 @@ def run(
     for warning in launch.warnings:
         click.echo(f"warning: {warning}", err=True)
     start(launch)
-
-
-def _limits(memory: str | None, cores: int | None, device: int | None) -> QuotaLimits:
-    from strata import units
-    from strata.errors import UsageError
-    from strata.fleet.slices import QuotaLimits
-
-    try:
-        memory_bytes = None if memory is None else int(units.parse(memory, "bytes"))
-    except UsageError as error:
-        raise UsageError(f"--memory: {error}", hint="--memory 8Gi") from None
-    if memory_bytes is not None and memory_bytes <= 0:
-        raise UsageError(f"--memory {memory} is not positive", hint="--memory 8Gi")
-    return QuotaLimits(memory_bytes, None if cores is None else cores / 100, device)

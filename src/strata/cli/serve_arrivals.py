@@ -18,16 +18,6 @@ Source = tuple["Iterator[Request]", float, dict[str, Any]]
 """Requests, when they end [s], and what they are."""
 
 
-def seconds(option: str, text: str) -> float:
-    """Read the time of an option; a bare number is seconds. Raises UsageError."""
-    from strata import units
-
-    value_s = float(text) if text.replace(".", "", 1).isdigit() else units.parse(text, "time")
-    if not 0 < value_s < math.inf:
-        raise UsageError(f"--{option} {text} is not above 0", hint=f"--{option} 60s")
-    return value_s
-
-
 def of_trace(path: str, *, speed: float, most_s: float) -> Source:
     """Return the requests of a file, as far as `most_s`. Raises BadFile and UsageError."""
     from strata.workload.request_trace import read_trace
@@ -49,7 +39,7 @@ def of_trace(path: str, *, speed: float, most_s: float) -> Source:
 
 
 def drawn(
-    job: ServingJob, *, rate: float | None, end_s: float, burst: float, swing: str, period: str, lengths: str,
+    job: ServingJob, *, rate: float | None, end_s: float, burst: float, swing: str, period: float, lengths: str,
     system_prompts: str | None, seed: int
 ) -> Source:  # fmt: skip
     """Return requests that are drawn. Raises UsageError for what has no meaning."""
@@ -64,7 +54,7 @@ def drawn(
     if not 0 <= burst <= MOST_CV:
         raise UsageError(f"--burst {burst} is not between 0 and {MOST_CV:g}", hint="--burst 3")
     rng = np.random.default_rng(seed)
-    times = arrivals(rng, rate_per_s, cv=burst, swing=share, period_s=seconds("period", period))
+    times = arrivals(rng, rate_per_s, cv=burst, swing=share, period_s=period)
     stream = requests(rng, times, _lengths(job, lengths), prompts=_prompts(system_prompts))
     source = {"rate_per_s": rate_per_s, "burst": burst, "swing": share, "lengths": lengths}
     return until(stream, end_s), end_s, source

@@ -9,7 +9,7 @@ import click
 
 from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, Finite, OutputFile, typed
+from strata.cli.parameters import NATURAL, SECONDS, Finite, OutputFile, typed
 from strata.errors import UsageError, need
 from strata.tables import Shown, rows
 
@@ -20,14 +20,14 @@ from strata.tables import Shown, rows
 @click.option("--log", "log_file", type=click.Path(), help="Requests and what they took: a CSV, or vLLM's JSON.")
 @click.option("--url", metavar="URL", help="A gateway or an engine to ask instead, with STRATA_TOKEN.")
 @click.option("--rate", type=Finite(min=0, min_open=True), help="With --url: requests per second; else the job's.")
-@click.option("--seconds", default="60s", help="With --url: how long requests keep arriving.")
+@click.option("--seconds", type=SECONDS, default="60s", help="With --url: how long requests keep arriving.")
 @click.option("--seed", default=0, type=NATURAL, help="With --url: random seed of arrivals and lengths.")
 @click.option("--save", type=OutputFile(), help="With --url: write the log.")
 @click.pass_context
 @output_option
 def calibrate(
     context: click.Context, fleet: str, job: str, log_file: str | None, url: str | None, rate: float | None,
-    seconds: str, seed: int, save: Path | None, output: str,
+    seconds: float, seed: int, save: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Fit what JOB takes on the one pipeline of FLEET to measured requests.
 
@@ -68,12 +68,11 @@ def calibrate(
         import asyncio
 
         from strata.cli.serve_arrivals import drawn
-        from strata.cli.serve_arrivals import seconds as parse_s
         from strata.serving.measured.ask import ask
         from strata.serving.measured.log import check, write_log
 
         requests, _, _ = drawn(
-            serving_job, rate=rate, end_s=parse_s("seconds", seconds), burst=1.0, swing="0%", period="24h",
+            serving_job, rate=rate, end_s=seconds, burst=1.0, swing="0%", period=86_400.0,
             lengths="job", system_prompts=None, seed=seed,
         )  # fmt: skip
         token = os.environ.get("STRATA_TOKEN", "")

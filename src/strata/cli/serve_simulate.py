@@ -10,7 +10,7 @@ import click
 
 from strata.cli.completing import FLEET, SERVING_JOB
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, Finite, OutputFile, choice, typed
+from strata.cli.parameters import NATURAL, SECONDS, Finite, OutputFile, Quantity, choice, typed
 from strata.errors import Infeasible, UsageError
 from strata.names import closest
 from strata.tables import Shown, rows
@@ -41,10 +41,14 @@ WARM_UP: Final = 0.1
     help="With --trace: how many times faster to play it.",
 )
 @click.option("--rate", type=Finite(min=0, min_open=True), help="Requests per second; the job's rate by default.")
-@click.option("--seconds", default="5min", help="How long requests keep arriving; with --trace: at most.")
+@click.option(
+    "--seconds", type=SECONDS, default="5min", help="How long requests keep arriving; with --trace: at most."
+)
 @click.option("--burst", type=Finite(min=0), default=1.0, help="Coefficient of variation of gaps; 1 is Poisson.")
 @click.option("--swing", default="0%", help="How far the rate rises and falls around its mean.")
-@click.option("--period", default="24h", help="Period of that rise and fall, a sine that starts at the mean.")
+@click.option(
+    "--period", type=SECONDS, default="24h", help="Period of that rise and fall, a sine that starts at the mean."
+)
 @click.option(
     "--lengths",
     type=choice("job", "conversation", "coding"),
@@ -65,10 +69,11 @@ WARM_UP: Final = 0.1
 @click.option("--slow", multiple=True, metavar="NODE@TIME*FACTOR", help="A node takes FACTOR times as long.")
 @click.option(
     "--notice",
+    type=Quantity("time", is_bare=True, never=math.inf),
     default="50ms",
     help="Time until a node's broken connections are noticed; `never`: only missing heartbeats show it.",
 )
-@click.option("--patience", metavar="TIME", help="Clients give up if there is no token within this time.")
+@click.option("--patience", type=SECONDS, help="Clients give up if there is no token within this time.")
 @click.option(
     "--config",
     multiple=True,
@@ -80,9 +85,9 @@ WARM_UP: Final = 0.1
 @output_option
 def simulate(
     context: click.Context, fleet: str, job: str, trace: str | None, speed: float, rate: float | None,
-    seconds: str, burst: float, swing: str, period: str, lengths: str, system_prompts: str | None, seed: int,
-    kill: tuple[str, ...], leave: tuple[str, ...], join: tuple[str, ...], slow: tuple[str, ...], notice: str,
-    patience: str | None, config: tuple[str, ...], svg: Path | None, output: str
+    seconds: float, burst: float, swing: str, period: float, lengths: str, system_prompts: str | None, seed: int,
+    kill: tuple[str, ...], leave: tuple[str, ...], join: tuple[str, ...], slow: tuple[str, ...], notice: float,
+    patience: float | None, config: tuple[str, ...], svg: Path | None, output: str
 ) -> int:  # fmt: skip
     """Play requests on the nodes of FLEET, which serve JOB: files, or names of bundled ones.
 
@@ -96,7 +101,6 @@ def simulate(
     Ctrl-C ends it with the report so far. Exits 3 where no plan serves the model.
     """
     from strata.cli.serve_arrivals import drawn, of_trace
-    from strata.cli.serve_arrivals import seconds as parse_s
     from strata.decision import worst
     from strata.fleet.schema import load_fleet
     from strata.serving.observe import nodes_of, unusable
@@ -118,12 +122,11 @@ def simulate(
     first = {event.node_id: event.kind for event in sorted(fault_events, key=lambda event: -event.at_s)}
     settings = _settings(serving_job, config)
     _check_options(context, trace)
-    lasts_s = parse_s("seconds", seconds)
     requests, end_s, source = (
-        of_trace(trace, speed=speed, most_s=lasts_s if typed(context, "seconds") else math.inf)
+        of_trace(trace, speed=speed, most_s=seconds if typed(context, "seconds") else math.inf)
         if trace
         else drawn(
-            serving_job, rate=rate, end_s=lasts_s, burst=burst, swing=swing, period=period, lengths=lengths,
+            serving_job, rate=rate, end_s=seconds, burst=burst, swing=swing, period=period, lengths=lengths,
             system_prompts=system_prompts, seed=seed,
         )
     )  # fmt: skip
@@ -136,8 +139,8 @@ def simulate(
         end_s=end_s,
         fault_events=fault_events,
         absent=[name for name, kind in first.items() if kind == "join"],
-        notice_s=math.inf if notice == "never" else parse_s("notice", notice),
-        patience_s=math.inf if patience is None else parse_s("patience", patience),
+        notice_s=notice,
+        patience_s=math.inf if patience is None else patience,
     )
     with progress("requests", total=end_s) as advance:
         is_whole = replay.run(advance)

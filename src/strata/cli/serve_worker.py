@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.parameters import PATH, choice
+from strata.cli.parameters import PATH, SIZE, choice
 from strata.cli.serve_model import hosted, model_options
 from strata.errors import MissingPart, UsageError, need
-from strata.units import parse
 
 if TYPE_CHECKING:
     from strata.serving.pretrained.folder import ModelFolder
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
     metavar="HOST[:PORT]",
     help="Address that others reach it at, where that is another one: behind NAT, or by a certificate's name.",
 )
-@click.option(
-    "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
-)
+@click.option("--memory", type=SIZE, help="Memory for weights, keys and values; half of what is free by default.")
 @model_options
 @click.option(
     "--region",
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--tls-key", type=PATH, help="Its key, PEM.")
 @click.option("--ca", type=PATH, help="Certificates to trust in gateway and nodes, besides the system's, PEM.")
 def worker(
-    gateway: str, node_id: str, bind: str, advertise: str | None, memory: str | None, region: str, device: str,
+    gateway: str, node_id: str, bind: str, advertise: str | None, memory: float | None, region: str, device: str,
     node_token_file: str | None, tls_cert: Path | None, tls_key: Path | None, ca: Path | None, **model_said: Any,
 ) -> None:  # fmt: skip
     """Host the layers the gateway asks for, and pass activations on to the next worker.
@@ -67,7 +64,6 @@ def worker(
     from strata.cli.serve_limits import read_tls
     from strata.cli.tokens import read_token
 
-    memory_bytes = None if memory is None else _memory(memory)
     host, port = _address(bind, "--bind")
     shown, shown_port = _address(advertise, "--advertise", default_port=0) if advertise else (host, 0)
     if _is_unspecified(shown):
@@ -92,7 +88,7 @@ def worker(
     with listen(host, port) as listener:
         scheme, name = "https" if tls else "http", f"[{shown}]" if ":" in shown else shown
         url = f"{scheme}://{name}:{shown_port or listener.getsockname()[1]}"
-        hardware = measure(device, memory_bytes, dtype=dtype)
+        hardware = measure(device, memory, dtype=dtype)
         click.echo(f"{node_id} listens at {url}")
         settings = WorkerSettings(
             node_id, url, gateway, source.hosted, maker, hardware, in_thread, node_token, region, tls, ca, device
@@ -111,13 +107,6 @@ def _layers_of(source: ModelFolder | Shape, device: str) -> tuple[StageMaker, st
     from strata.serving.pretrained.layers import PretrainedMaker
 
     return PretrainedMaker(source, device), source.dtype, lambda: None
-
-
-def _memory(text: str) -> float:
-    value = parse(text, "bytes")
-    if value <= 0:
-        raise click.BadParameter(f"{text} is not above 0", param_hint="--memory")
-    return value
 
 
 def _address(text: str, option: str, *, default_port: int | None = None) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, PATH, POSITIVE, OutputFile, choice, typed
+from strata.cli.parameters import NATURAL, PATH, POSITIVE, TIME_OR_0, OutputFile, choice, typed
 from strata.errors import UsageError
 from strata.tables import Shown, rows
 
@@ -42,7 +42,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
     "diurnal:40% or outage:6h/10min; several multiply."
 )  # fmt: skip
 @click.option("--checkpoint-steps", default=1, type=POSITIVE, help="A checkpoint after so many steps.")
-@click.option("--restart", default="2min", help="From a device's failure until all runs again.")
+@click.option("--restart", type=TIME_OR_0, default="2min", help="From a device's failure until all runs again.")
 @click.option("--links", type=choice("min", "mean", "max"), help="For ASTRA-sim: what stands for unlike links.")
 @click.option("--timeline", type=OutputFile(), help="Write the timeline for Perfetto (JSON).")
 @click.option("--svg", type=OutputFile(), help="Write the timeline as a picture.")
@@ -51,7 +51,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
 @output_option
 def simulate(
     context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
-    steps: int, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int, restart: str,
+    steps: int, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int, restart: float,
     links: str | None, timeline: Path | None, svg: Path | None, out: Path, output: str
 ) -> int:  # fmt: skip
     """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
@@ -120,17 +120,13 @@ def _conditions(
     fail: tuple[str, ...],
     vary: tuple[str, ...],
     checkpoint_steps: int,
-    restart: str,
+    restart: float,
 ) -> Conditions:
-    from strata import units
     from strata.fleet.dynamics.parse import parse_process
     from strata.fleet.dynamics.process import Product
     from strata.fleet.schema import load_dynamics
     from strata.simulate.events.work import Conditions, LinkVariation, parse_failure
 
-    restart_s = units.parse(restart, "time")
-    if restart_s < 0:
-        raise UsageError(f"--restart {restart} is negative", hint="--restart 2min")
     model = jobs[0].model
     interval_s, link_variation = model.reports([jobs[0].plan])[0].step_time_s, None
     if vary:
@@ -139,7 +135,7 @@ def _conditions(
     elif dynamics := load_dynamics(jobs[0].fleet):
         link_variation = LinkVariation(interval_s, *dynamics)
     failures = tuple(parse_failure(text, model.fleet) for text in fail)
-    return Conditions(_jitter(jitter), link_variation, failures, checkpoint_steps, restart_s)
+    return Conditions(_jitter(jitter), link_variation, failures, checkpoint_steps, restart)
 
 
 def _unseen(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import choice
-from strata.units import Dimension, parse
+from strata.cli.parameters import TIME, TIME_OR_0, Quantity, choice
 
 
 @click.command()
 @click.option("--domains", type=click.IntRange(2, 16), default=2, help="Number of domains; each takes a core.")
-@click.option("--bandwidth", default="200Mbps", help="Bandwidth of every link, each way.")
-@click.option("--latency", default="0ms", help="Latency of every link, one way.")
+@click.option(
+    "--bandwidth", type=Quantity("bandwidth"), default="200Mbps", help="Bandwidth of every link, each way."
+)
+@click.option("--latency", type=TIME_OR_0, default="0ms", help="Latency of every link, one way.")
 @click.option(
     "--plan",
     "plans",
@@ -22,16 +23,16 @@ from strata.units import Dimension, parse
 )
 @click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
 @click.option("--steps", type=click.IntRange(min=3), default=7, help="Steps measured, after warm-up.")
-@click.option("--time-limit", default="120s", help="Give up after this time and remove all namespaces.")
+@click.option("--time-limit", type=TIME, default="120s", help="Give up after this time and remove all namespaces.")
 @output_option
 def testbed(
     domains: int,
-    bandwidth: str,
-    latency: str,
+    bandwidth: float,
+    latency: float,
     plans: tuple[str, ...],
     calibrate: bool,
     steps: int,
-    time_limit: str,
+    time_limit: float,
     output: str,
 ) -> None:
     """Train a tiny transformer for real between network namespaces, and predict it.
@@ -46,20 +47,11 @@ def testbed(
     from strata.evaluation.testbed.namespaces import LinkShape
     from strata.evaluation.testbed.run import run, show
 
-    shape = LinkShape(
-        _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)
-    )
+    shape = LinkShape(bandwidth, latency)
     data = run(
         plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
-        time_limit_s=_positive("--time-limit", time_limit, "time")
+        time_limit_s=time_limit
     ).to_dict()  # fmt: skip
     emit(data, output, show(data["rows"]))
     if not calibrate:
         click.echo("the machine's speed is assumed: --calibrate measures it first", err=True)
-
-
-def _positive(option: str, text: str, dimension: Dimension, *, zero: bool = False) -> float:
-    value = parse(text, dimension)
-    if value < 0 or (value == 0 and not zero):
-        raise click.BadParameter(f"{text} is not above 0", param_hint=option)
-    return value

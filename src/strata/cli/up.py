@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from strata.cli.gateway_source import gateway_of, gateway_options
-from strata.cli.parameters import PORT, choice
+from strata.cli.parameters import PORT, TIME, choice
 from strata.errors import UsageError, need
 
 
@@ -21,8 +21,10 @@ from strata.errors import UsageError, need
 @click.option(
     "--policy", type=choice("hi-ppo", "exact", "hysteresis", "never"), default="hi-ppo", help="Who decides."
 )
-@click.option("--interval", default="300s", help="From one decision on a running job to the next.")
-@click.option("--probe-every", default="60s", help="How often each link is measured, with 1 % of it at most.")
+@click.option("--interval", type=TIME, default="300s", help="From one decision on a running job to the next.")
+@click.option(
+    "--probe-every", type=TIME, default="60s", help="How often each link is measured, with 1 % of it at most."
+)
 @gateway_options
 def up(**options: Any) -> None:
     """Run jobs on the domains of FLEET that have a driver, until SIGTERM.
@@ -48,7 +50,6 @@ def _up(options: dict[str, Any]) -> None:
     import signal
     import threading
 
-    from strata import units
     from strata.cli.tokens import read_token
     from strata.control.api import build
     from strata.control.assembly import assembled
@@ -66,20 +67,14 @@ def _up(options: dict[str, Any]) -> None:
     host = options["host"]
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {host} lets others run commands here", hint="--token-file FILE, or STRATA_TOKEN")
-    times = {}
-    for name in ("interval", "probe_every"):
-        times[name] = units.parse(options[name], "time")
-        if not times[name] > 0:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} {options[name]} is not a positive time", hint=f"{flag} 60s")
     gateway = gateway_of(options["gateway"], options["gateway_token_file"])
     fleet = Path(options["fleet"])
     store = Path(options["store"] or fleet.with_suffix(".db"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with (
         assembled(
-            fleet, store, policy=PolicyName(options["policy"]), interval_s=times["interval"],
-            probe_every_s=times["probe_every"],
+            fleet, store, policy=PolicyName(options["policy"]), interval_s=options["interval"],
+            probe_every_s=options["probe_every"],
         ) as daemon,
         listen(host, options["port"]) as listener,
     ):  # fmt: skip

@@ -8,7 +8,7 @@ import click
 
 from strata.cli.completing import ANY_JOB, FLEET
 from strata.cli.output import emit, output_option, progress
-from strata.cli.planning import time_limit_s
+from strata.cli.parameters import TIME_OR_0
 from strata.cli.whatif_table import NONE, points, serving_figures, show_changes
 from strata.units import show_bytes, show_count, show_time, show_usd
 
@@ -17,9 +17,9 @@ from strata.units import show_bytes, show_count, show_time, show_usd
 @click.argument("fleet", type=FLEET)
 @click.argument("job", type=ANY_JOB)
 @click.option("--set", "settings", multiple=True, required=True, metavar="PATH=VALUE", help="May be repeated.")
-@click.option("--time-limit", default="30s", help="Stop either search after so long.")
+@click.option("--time-limit", type=TIME_OR_0, default="30s", help="Stop either search after so long.")
 @output_option
-def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, output: str) -> int:
+def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: float, output: str) -> int:
     """Plan a training or serving JOB on a FLEET as they are, and again with something set to another value.
 
     \b
@@ -51,8 +51,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     """
     from strata.api import whatif as api
 
-    limit_s = time_limit_s(time_limit)
-    data = api.whatif(fleet, job, *settings, time_limit_s=limit_s, progress=progress)
+    data = api.whatif(fleet, job, *settings, time_limit_s=time_limit, progress=progress)
     figures = serving_figures if api.is_serving(job) else _figures
     emit(data, output, show_changes(data, figures(data)))
     if data["new"]["plan"] is None:
