@@ -10,6 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
+from strata.simulate.events.run import simulate
+from strata.simulate.events.work import Job
+from strata.simulate.timeline import SpanKind
 from strata.training.plan.exact.problem import Problem
 from strata.workload.huggingface import model
 from strata.workload.job import Schedule
@@ -73,6 +76,17 @@ def test_two_stages_sum_the_gradients_of_both_tables_over_the_link_between_them(
         assert tied_step.breakdown_s["wan"] - other.breakdown_s["wan"] == pytest.approx(more_s)
         paid = tied_step.egress_usd_per_step - other.egress_usd_per_step
         assert paid == pytest.approx(copies * 2 * 2 * TABLE * 0.02e-9)
+
+
+def test_the_events_draw_the_sum_of_both_tables():
+    ours, _ = models(fleet(domain("a"), domain("b"), gbps=8.0))
+    plan = across("a", "b", replicas=4)
+    timeline = simulate([Job("job", ours, plan)], rng=np.random.default_rng(0)).timeline
+    [lane, *_] = timeline.by_lane().values()
+    kinds = [(span.label, span.end_s - span.start_s) for span in lane if span.kind is SpanKind.COLLECTIVE]
+    times = ours.times(plan, plan.pipelines[0])
+    assert kinds == [("sum of tied tables", pytest.approx(times.tables_s))]
+    assert times.copies_s == 0  # it hides behind the last backward
 
 
 def test_without_a_link_between_both_ends_the_gradients_go_through_the_stages_between():

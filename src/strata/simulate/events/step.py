@@ -14,6 +14,7 @@ from strata.simulate.collective import AllReduce
 from strata.simulate.events.gradients import Wires, exchange, wires
 from strata.simulate.events.pipeline import PipelineRun, Sender, SharedState, Steps, Traits, answers
 from strata.simulate.events.work import Job
+from strata.simulate.pipeline_times import PipelineTimes
 from strata.simulate.timeline import SpanKind
 
 
@@ -61,7 +62,7 @@ class Step:
         done: list[simpy.Process] = []
         for times, copies in zip(self.times, self.runs, strict=True):
             ready += [env.process(_nearly(env, copy, times.sync_s - hidden_s)) for copy in copies]
-            done.append(env.process(self._pipeline(copies, times.sync_s, cause)))
+            done.append(env.process(self._pipeline(copies, times, cause)))
         summed = env.process(self._sum(ready)) if self.across else None
         yield env.all_of(done)
         done_s, last = env.now, max(answers(done), key=record.end_s)
@@ -75,15 +76,17 @@ class Step:
         yield env.timeout(max(times.closing_s for times in self.times))
         return self._draw(everywhere, SpanKind.UPDATE, start_s, last, "")
 
-    def _pipeline(self, copies: list[PipelineRun], sync_s: float, cause: int) -> Steps:
-        """Run the copies of a pipeline and sum their gradients; returns the last span."""
+    def _pipeline(self, copies: list[PipelineRun], times: PipelineTimes, cause: int) -> Steps:
+        """Run the copies of a pipeline, then sum their gradients and a tied table's; returns the last span."""
         env, record = self.world.env, self.world.record
         firsts = [copy.start(cause) for copy in copies]
         yield env.all_of(firsts)
-        last, start_s = max(answers(firsts), key=record.end_s), env.now
-        if sync_s:
-            yield env.timeout(sync_s)
-            last = self._draw(copies, SpanKind.COLLECTIVE, start_s, last, "sum of copies")
+        last = max(answers(firsts), key=record.end_s)
+        for sum_s, label in ((times.copies_s, "sum of copies"), (times.tables_s, "sum of tied tables")):
+            if sum_s:
+                start_s = env.now
+                yield env.timeout(sum_s)
+                last = self._draw(copies, SpanKind.COLLECTIVE, start_s, last, label)
         return last
 
     def _sum(self, ready: list[simpy.Process]) -> Steps:
