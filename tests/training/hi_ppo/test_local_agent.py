@@ -58,7 +58,7 @@ def test_a_domain_that_cannot_hold_its_part_says_so_and_wakes_the_global_agent()
     [answer] = decide([case(part(), lost=range(15))], hysteresis())
     assert answer.binding is None
     assert str(answer.reasons[0]) == (
-        "a: 1 devices remain, but its part of the plan needs 12 in groups of 2 within a node"
+        "a: 1 device remains, but its part of the plan needs 12 in groups of 2 within a node"
     )
     assert needs_global(answer, since=1.0, most_fall=0.9) is answer.reasons[0]
 
