@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from string import Formatter
 from typing import Any, Final, Generic, TypeVar
 
 from strata.reasons import REASONS
+from strata.sentences import filled
 from strata.tables import printable
-from strata.units import show_count, show_time
 
 Choice = TypeVar("Choice")
 
@@ -38,39 +36,6 @@ def worst(*trusts: Trust) -> Trust:
     return max(trusts, key=_TRUST_ORDER.index, default=Trust.MEASURED)
 
 
-class _Sentences(Formatter):
-    """Has figures also as tables write them: `{rate:count}` and `{took_s:time}`; `.3g` made 2e+03 of 2000."""
-
-    def format_field(self, value: Any, format_spec: str) -> Any:
-        show = {"count": show_count, "time": show_time}.get(format_spec)
-        return show(value) if show else super().format_field(value, format_spec)
-
-
-_SENTENCES: Final = _Sentences()
-
-
-_VERBS: Final = {"are": "is", "have": "has", "were": "was"} | {
-    verb: f"{verb}s" for verb in ("fit", "hold", "remain", "stay")
-}
-_COUNT: Final = re.compile(
-    r"(?<!of )\{(\w+)(?::,)?\} (attempt|binding|byte|device|domain|event|group|job|layer|line|node|option|pair"
-    rf"|pipeline|plan|pod|request|sample|sequence|step|thread|time|token)s\b(?: ({'|'.join(_VERBS)})\b)?"
-)
-"""What sentences count, and the verb behind it; of a part (`{free} of {total} devices`) many are counted."""
-
-
-def _counted(sentence: str, data: Mapping[str, Any]) -> str:
-    """Return a sentence of `REASONS` with what there is one of in the singular."""
-
-    def alone(match: re.Match[str]) -> str:
-        field_, noun, verb = match.groups()
-        if str(data[field_]) != "1":
-            return match[0]
-        return f"1 {noun} {_VERBS[verb]}" if verb else f"1 {noun}"
-
-    return _COUNT.sub(alone, sentence)
-
-
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why something was or was not chosen: a token of `REASONS`, what it is about, and its numbers."""
@@ -84,8 +49,7 @@ class Reason:
 
     def __str__(self) -> str:
         # What agents, labels and annotations say stands in it, and it is read in terminals.
-        counted = _counted(REASONS[self.token].sentence, self.data)
-        sentence = printable(_SENTENCES.vformat(counted, (), self.data))
+        sentence = printable(filled(REASONS[self.token].sentence, self.data))
         return f"{printable(self.subject)}: {sentence}" if self.subject else sentence
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from strata.cli.output import emit, output_option
 from strata.cli.parameters import PATH, choice
 from strata.errors import UsageError
 from strata.files import write_bytes
+from strata.sentences import filled
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class _Exported:
     notes: tuple[str, ...]
     last: str
     stale: str
+
+
+_RANKS: Final = "{num_ranks} ranks on {num_nodes} nodes"
 
 
 @click.command()
@@ -99,7 +103,7 @@ def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -
             else torchrun.render(layout, software=saved.job.software)
         )
     counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
-    last = "{num_ranks} ranks on {num_nodes} nodes".format(**counts)
+    last = filled(_RANKS, counts)
     if target == "torchrun":
         last += "\ntrain.py trains a small stand-in model (tiny.py): put yours in once ranks and links work"
     return _Exported(_encoded(launch.files), counts, launch.notes, last, stale="launch-*.sh")
@@ -119,10 +123,8 @@ def _kubernetes(saved: SavedPlan | ServingPlan, _target: str, out: Path, _aggreg
     drivers, run = load_drivers(saved.inputs["fleet"]), load_run(saved.inputs["job"])
     launch = manifests(saved, inputs.fleet, inputs.job, drivers=drivers, run=run)
     counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
-    last = (
-        "{num_ranks} ranks on {num_nodes} nodes\n".format(**counts)
-        + f"next: kubectl apply --server-side -f {out}, each file in the cluster of its domain"
-    )
+    last = filled(_RANKS, counts)
+    last += f"\nnext: kubectl apply --server-side -f {out}, each file in the cluster of its domain"
     return _Exported(_encoded(launch.files), counts, (*inputs.changes, *launch.notes), last, stale="*.yaml")
 
 
