@@ -124,6 +124,13 @@ def test_the_interconnect_of_an_inline_accelerator_must_be_given(faults):
     assert found == [(6, "domains.0: the interconnect of X1 is not known: give intra_bandwidth")]
 
 
+def test_a_device_alone_in_its_node_needs_no_interconnect(written):
+    inline = FLEET.replace("domains:", "accelerators: {X1: {vendor: X, memory: 8GB}}\ndomains:")
+    alone = "name: east, gpus_per_node: 1, network_bandwidth: 100Gbps, accelerator: X1"
+    east = load_fleet(written(inline.replace("name: east, accelerator: A100-SXM4-80GB", alone))).domain("east")
+    assert east.intra_bandwidth_bytes_per_s == east.network_bandwidth_bytes_per_s == 12.5e9
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [

@@ -69,7 +69,9 @@ def _domain_faults(
             message = f"{error}; {error.hint}" if error.hint else str(error)
             yield document.fault((*where, "accelerator"), message)
             return
-    if (card is None or card.interconnect_bytes_per_s is None) and domain.get("intra_bandwidth") is None:
+    is_alone = per_node == 1 or (per_node is None and count == 1)  # in its node
+    is_unknown = card is None or card.interconnect_bytes_per_s is None
+    if is_unknown and not is_alone and domain.get("intra_bandwidth") is None:
         yield document.fault(where, f"the interconnect of {name} is not known: give intra_bandwidth")
 
 

@@ -340,9 +340,11 @@ def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
 
 def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
     accelerator = inline.get(entry.accelerator) or catalogue.accelerator(entry.accelerator)
-    # The catalogue counts both directions of an interconnect; `relations` saw to it that one of the two is known.
-    intra = entry.intra_bandwidth or (accelerator.interconnect_bytes_per_s or 0.0) / 2
     node = entry.gpus_per_node or min(_DEVICES_PER_NODE, entry.num_gpus)
+    network = entry.network_bandwidth or assumed_bandwidth_bytes_per_s(accelerator, node)
+    # The catalogue counts both directions of an interconnect; `relations` saw to it that one of the two is known,
+    # or that a device is alone in its node.
+    intra = entry.intra_bandwidth or (accelerator.interconnect_bytes_per_s or 2 * network) / 2
     return Domain(
         name=entry.name,
         accelerator=accelerator,
@@ -351,7 +353,7 @@ def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
         devices_per_node=node,
         intra_bandwidth_bytes_per_s=intra,
         intra_latency_s=entry.intra_latency,
-        network_bandwidth_bytes_per_s=entry.network_bandwidth or assumed_bandwidth_bytes_per_s(accelerator, node),
+        network_bandwidth_bytes_per_s=network,
         network_latency_s=entry.network_latency,
         price_usd_per_device_hour=entry.price,
         region=entry.region,

@@ -105,7 +105,7 @@ def test_what_is_sampled_depends_on_the_seed_or_else_on_the_id_alone():
         ({"model": "tiny", "prompt": "x", "max_tokens": 0}, 400, "invalid_value", "max_tokens"),
         ({"model": "tiny", "prompt": "x", "max_tokens": "5"}, 400, "invalid_value", "max_tokens"),
         ({"model": "tiny", "prompt": "x", "max_tokens": 3000}, 400, "context_length_exceeded", "max_tokens"),
-        ({"model": "tiny", "prompt": "x" * 3000}, 400, "context_length_exceeded", "max_tokens"),
+        ({"model": "tiny", "prompt": "x" * 3000}, 400, "context_length_exceeded", "prompt"),
         ({"model": "tiny", "prompt": [258]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": [[1], [2]]}, 400, "invalid_value", "prompt"),
         ({"model": "tiny", "prompt": "x", "temperature": 3}, 400, "invalid_value", "temperature"),

@@ -67,11 +67,13 @@ class Workers(BackendClient):
         if max(prompt) >= self.model.vocab_size:
             problem = f"tokens must be below {self.model.vocab_size}"
             raise ApiError(400, problem, "invalid_value", param="prompt")
-        room = self.model.max_positions - len(prompt)
+        room, most = self.model.max_positions - len(prompt), self.model.max_positions
+        if room < 1:
+            problem = f"{len(prompt)} prompt tokens and one to generate exceed the limit of {most}"
+            raise ApiError(400, problem, "context_length_exceeded", param="prompt")
         limit = request.token_limit
         max_tokens = min(self.default_tokens, room) if limit is None else limit
-        if room < max(max_tokens, 1):
-            most = self.model.max_positions
+        if room < max_tokens:
             problem = f"{len(prompt)} prompt and {max_tokens} output tokens exceed the limit of {most}"
             raise ApiError(400, problem, "context_length_exceeded", param="max_tokens")
         signal = RequestSignal(
