@@ -146,7 +146,7 @@ def test_links_change_as_a_trace_or_a_process_says(plan, tmp_path):
         (["--backend", "analytic", "--jitter", "5%"], "the analytic backend knows no --jitter"),
         (["--jitter", "lots"], "not a share"),
         (["--jitter", "5"], "not a share"),
-        (["--restart", "-3s"], "negative"),
+        (["--restart", "-3s"], "-3s is below 0"),
         (["--fail", "device:Mars@3s"], "no domain 'Mars'"),
         (["--backend", "astra", "--svg", "t.svg"], "leaves no timeline"),
         (["plan.json", "--backend", "astra"], "one job at a time"),
