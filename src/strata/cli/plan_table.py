@@ -142,7 +142,7 @@ def _proof(data: dict[str, Any]) -> Shown:
     bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
     yield (
         f"  optimality gap ≤ {show_gap(proof['gap'])} over all layer splits{bound}; "
-        f"{proof['branches']:,} branches, {proof['evaluated']} plans evaluated in {show_time(data['search_s'])}"
+        f"{proof['branches']:,} branches, {proof['evaluated']:,} plans evaluated in {show_time(data['search_s'])}"
     )
     partly = [str(rank) for rank in proof.get("rows_searched_in_part", []) if rank <= len(data["plans"])]
     if partly:
