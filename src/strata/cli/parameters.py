@@ -49,9 +49,9 @@ class Finite(click.FloatRange):
 
 
 class Quantity(click.ParamType[float]):
-    """A quantity with its unit, in SI: above 0, or 0 too. `is_bare`: numbers without a unit are in SI already.
+    """A quantity with its unit, in SI, above 0.
 
-    never: what the word `never` stands for, if anything.
+    zero: 0 may be given too. is_bare: numbers without a unit are in SI already. never: what that word stands for.
     """
 
     def __init__(

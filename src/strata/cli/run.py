@@ -58,7 +58,7 @@ def run(
 
     if memory is None and cores is None:
         raise UsageError("no limit was given", hint="--memory 8Gi, --cores 30, or both")
-    memory_bytes = None if memory is None else int(memory)
+    memory_bytes = None if memory is None else max(1, int(memory))
     limits = QuotaLimits(memory_bytes, None if cores is None else cores / 100, device)
     launch = prepare(
         command,

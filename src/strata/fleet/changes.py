@@ -142,9 +142,10 @@ def _domain(fleet: Fleet, old: Domain, values: Values) -> Domain | None:
     if "accelerator" in new:
         new["accelerator"] = card = _accelerator(fleet, old, new["accelerator"])
         if "intra_bandwidth" not in values and card != old.accelerator and _is_catalogued(old):
-            if card.interconnect_bytes_per_s is None:
+            if card.interconnect_bytes_per_s is None and new.get("devices_per_node", old.devices_per_node) > 1:
                 raise UsageError(f"the interconnect of {card.name} is not known: set intra_bandwidth too")
-            new["intra_bandwidth_bytes_per_s"] = card.interconnect_bytes_per_s / 2
+            network = new.get(NETWORK_BANDWIDTH, old.network_bandwidth_bytes_per_s)  # alone in its node
+            new["intra_bandwidth_bytes_per_s"] = (card.interconnect_bytes_per_s or 2 * network) / 2
     changed = replace(old, **new)
     if changed.devices_per_node > changed.num_devices:
         if "gpus_per_node" in values:

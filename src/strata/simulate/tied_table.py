@@ -15,7 +15,7 @@ from strata.workload.plan import Pipeline
 def table_sum(fleet: Fleet, job: TrainingJob, pipeline: Pipeline) -> Hop | None:
     """Return the sum of one copy's two tables, copies at the same time; None where there is one table.
 
-    Of a folded job there is: its first stage has the head too, and the last layer is none of either.
+    A folded pipeline (DualPipeV) has one: its first stage holds the head too, so its job's last layer is no head.
     A ring of two: each way goes a whole table, half of it first. Its `wan_bytes` and price are of both ways. Where
     no link joins the two domains it goes through those between, piece by piece.
     """

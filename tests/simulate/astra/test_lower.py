@@ -18,7 +18,7 @@ from strata.simulate.astra.lower import Aggregation, Refused, lower
 from strata.simulate.astra.validate import check_scenario
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
-from tests.support.builders import GBPS, domain, fleet, job, link
+from tests.support.builders import GBPS, domain, fleet, job, layers, link, tied
 
 DOMAINS = (domain("a", 16), domain("b", 16), domain("c", 16))
 MODEL = StepModel(fleet(*DOMAINS, domain("d", 16)), job())
@@ -249,3 +249,14 @@ def test_the_system_file_has_one_algorithm_a_dimension_and_one_chunk():
     assert (system["preferred-dataset-splits"], system["active-chunks-per-dimension"]) == (1, 1)
     assert system["local-mem-bw"] == 2000
     assert json.loads(files["groups.json"]) == {"1": [0, 2], "2": [1, 3]}
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_both_stages_that_have_the_table_of_a_tied_embedding_sum_its_gradients_last(copies):
+    low = lower(StepModel(fleet(*DOMAINS), job(tied(layers(8), 2e8))), plan(chain("abc", copies=copies)))
+    check_scenario(low.scenario, is_aware=low.backend is AstraBackend.AWARE)
+    ends = {rank for rank, label in enumerate(low.labels) if "stage 1" not in label}
+    for rank, nodes in enumerate(low.scenario.traces):
+        sums = [dict(node.attrs)["comm_size"] for node in nodes if node.type is NodeType.COMM_COLL]
+        assert (400_000_000 in sums) == (rank in ends)
+        assert 400_000_000 not in sums[:-1]

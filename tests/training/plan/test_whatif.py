@@ -165,6 +165,8 @@ def test_an_interconnect_that_came_with_the_accelerator_goes_with_it():
     )
     both = ["domain.A.accelerator=card", "domain.A.intra_bandwidth=64GB/s"]
     assert apply(mixed, JOB, both)[0].domain("A").accelerator == card()
+    alone = ["domain.A.accelerator=card", "domain.A.gpus_per_node=1"]  # nothing in a node to be joined
+    assert apply(mixed, JOB, alone)[0].domain("A").intra_bandwidth_bytes_per_s == 50e9
 
 
 def test_two_readings_of_a_name_are_told_apart_by_their_links():
