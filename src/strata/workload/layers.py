@@ -48,7 +48,7 @@ class LayerTable:
     `checkpoint_bytes` what it keeps with full recomputation (its input),
     `boundary_bytes` what it sends to the next layer (16-bit).
     `only_some`: what only some layouts ask, None where it is not known and taken as nothing.
-    `tied_params`: what a tied head shares with the embedding, which counts it in `params`; 0 elsewhere, None: untied.
+    `tied_params`: what a tied head shares with the embedding, which counts it; 0 elsewhere, None: untied.
     `kernels` are what each layer computes for a token, empty where only the FLOPs are known.
     """
 
