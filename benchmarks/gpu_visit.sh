@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs an NVIDIA GPU, in parts that take a few minutes each:
 #
-#     benchmarks/gpu_visit.sh OUT memory limits mps shares throughput serving card profile training learning
+#     benchmarks/gpu_visit.sh OUT memory limits mps shares busy throughput serving card profile training learning
 #
 # OUT gets logs, tables and traces. Nobody else may use the GPU meanwhile; no setting of the card is changed.
 # Needs a Python (PYTHON=) with strata's dependencies, pytest, torch and, for serving and training, transformers.
@@ -30,6 +30,12 @@ part() {
       unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY ;;
     shares)
       tests -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k "${SHARES:-share or tenants}" ;;
+    busy)  # shares of programs that the device waits for, while others keep three processors of four
+      local others=()
+      for _ in $(seq $(($(nproc) * 3 / 4))); do "$python" -c 'while True: pass' & others+=($!); done
+      tests -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k '10-host-bound or 30-host-bound'
+      tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k trainers_share
+      kill "${others[@]}" ;;
     throughput)
       tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k 'throughput or trainers_share' ;;
     serving)  # layers of real families, by range

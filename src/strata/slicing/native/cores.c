@@ -147,10 +147,14 @@ static struct stretch own_stretch(int device, struct seat *seat, uint64_t now, u
     int num_busy = before < others->num_busy ? before : others->num_busy;
     double own = elapsed < span ? (double)elapsed / (double)span : 1;
     uint64_t worked = (uint64_t)((double)elapsed * share_own(own, parts, count) / own);
-    uint64_t in_turns = share_turns(&others->phase_ns, elapsed, num_busy);
+    double busy = 0;
+    for (int at = 0; at < count; at++)
+        busy = parts[at].busy > busy ? parts[at].busy : busy;
+    uint64_t beside = num_busy && busy < 1 ? (uint64_t)((double)elapsed * busy) : elapsed;
+    uint64_t in_turns = share_turns(&others->phase_ns, beside, num_busy);
     // Of a longer stretch they may have waited for their own share in between.
     if (num_busy && elapsed < SHARE_LAUNCH_WAIT_NS)
-        worked = in_turns;
+        worked = in_turns + elapsed - beside;
     seat_measured(seat, now, span, worked);
     // Before its first event the process waited for its turn.
     return (struct stretch){elapsed, worked, others->missed_ns + (num_busy && elapsed < span ? span - elapsed : 0)};

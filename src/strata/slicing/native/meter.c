@@ -9,7 +9,7 @@
 #define SOON_NS 100000u
 #define LONG_NS 1000000u   /* so much of a launch counts in the average: longer ones show themselves where no mark does */
 #define REMEMBERS 64       /* launches that an average goes back */
-#define LATER_NS 20000u    /* a mark that the device reaches so much later than it can is behind work that was under way */
+#define LATER_NS 20000u    /* a mark that the device reaches so long behind the call is behind work that was under way */
 #define HELD_NS 20000u     /* two marks cost a launch 11 us on an H100: a call that took so long for one was held up */
 #define CLOCK_DRIFT 1e-4   /* by how much the device's clock may run faster than ours */
 
@@ -98,10 +98,12 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_begin) 
     return true;
 }
 
-/* For how long the device was still at work when this mark was recorded, and so reached it later; 0: it may have been idle. */
+/* For how long the device was still at work when this mark was recorded, and so reached it later; 0: it may have been idle.
+ * An idle device reaches it while the call is under way, and a call behind a pause took an H200's driver 35 us. */
 static uint64_t busy_ns(struct meter *meter, uint32_t number) {
-    uint64_t later = reached_ns(meter, number) - mark_at(meter, number)->recorded_ns;
-    return later > LATER_NS ? later : 0;
+    const struct mark *mark = mark_at(meter, number);
+    uint64_t reached = reached_ns(meter, number);
+    return reached > mark->returned_ns + LATER_NS ? reached - mark->recorded_ns : 0;
 }
 
 /* What the device did between a mark, which is over, and the one before. */

@@ -24,6 +24,9 @@
 #define RECORD_NS 5400ull       /* and an event: a launch between two took 10.8 us more on an H100 */
 #define EARLY_NS 2000ull        /* so long before either call returns the device knows of it */
 #define START_NS 1500ull        /* what start and end of a kernel take of an H200 */
+#define COLD_AFTER_NS (20 * MS) /* a call that the program has not made for so long took 33 us more on an H200, 24 to 44 */
+#define COLD_NS 33000ull
+#define COLD_EARLY 0.25         /* of that, behind the device's knowing of it */
 /* Assumed, since an H100's shares were off by half where the library took none of it into account: */
 #define DELAYED 1e-3            /* of the calls, which the kernel holds up for DELAY_NS before they return */
 #define DELAY_NS 40000ull
@@ -62,7 +65,7 @@ struct tenant {
     uint64_t next_ns; /* of the kernel that is about to be launched */
     /* of the program */
     ucontext_t context;
-    uint64_t wakes_ns, blocked_ns, longest_ns;
+    uint64_t wakes_ns, blocked_ns, longest_ns, launched_ns, recorded_ns;
 };
 
 static struct tenant *tenants, *now_running;
@@ -179,14 +182,27 @@ static uint64_t lost_ns(void) {
 
 void quota_sleep_ns(uint64_t span_ns) { sleep_until(now + span_ns + lost_ns()); }
 
+/* How much longer a call takes whose code and data other work has driven out of the caches meanwhile. */
+static uint64_t cold_ns(uint64_t *last_ns) {
+    bool is_cold = now - *last_ns > COLD_AFTER_NS;
+    *last_ns = now;
+    return is_cold ? (uint64_t)((double)COLD_NS * (0.7 + 0.6 * uniform(now_running))) : 0;
+}
+
+/* A call of the driver that the device knows of EARLY_NS before it returns. */
+static void call(uint64_t span_ns, uint64_t *last_ns, struct item item, uint64_t delay_ns) {
+    uint64_t cold = cold_ns(last_ns), early = EARLY_NS + (uint64_t)(COLD_EARLY * (double)cold);
+    sleep_until(now + span_ns + cold - early + lost_ns());
+    enqueue(now_running, item);
+    sleep_until(now + early + delay_ns + lost_ns());
+}
+
 static int launch_kernel(void) {
     uint64_t begun = now;
     while (now_running->kernels >= DEPTH)
         sleep_until(now + 20 * US);
-    sleep_until(now + LAUNCH_NS - EARLY_NS + lost_ns());
-    enqueue(now_running, (struct item){now_running->next_ns + START_NS, NULL});
     now_running->kernels++;
-    sleep_until(now + EARLY_NS + lost_ns());
+    call(LAUNCH_NS, &now_running->launched_ns, (struct item){now_running->next_ns + START_NS, NULL}, 0);
     now_running->blocked_ns = now - begun;
     return 0;
 }
@@ -199,10 +215,8 @@ static int create_event(uint64_t **event, unsigned flags) {
 
 static int record_event(uint64_t *event, void *stream) {
     (void)stream;
-    sleep_until(now + RECORD_NS - EARLY_NS + lost_ns());
     *event = UINT64_MAX;
-    enqueue(now_running, (struct item){0, event});
-    sleep_until(now + EARLY_NS + (uniform(now_running) < DELAYED ? DELAY_NS : 0) + lost_ns());
+    call(RECORD_NS, &now_running->recorded_ns, (struct item){0, event}, uniform(now_running) < DELAYED ? DELAY_NS : 0);
     return 0;
 }
 
