@@ -303,6 +303,27 @@ def test_stages_of_a_layout_are_those_that_the_pool_was_planned_on() -> None:
     assert layout.pipelines == tuple(pipelines)
 
 
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_batch_that_takes_several_steps_is_planned_so(*, is_measured: bool) -> None:
+    """Plans had a worker decode any batch in one step, where routers knew that it takes eight rows at once."""
+    whole, rows = node("n0"), node("n0", step_sequences=5)
+    calibration = Calibration()
+    if is_measured:
+        for sequences in (1, 4, 16):
+            seconds = 0.02 + 1e-3 * sequences
+            calibration.observe(
+                "n0", "decode", first=0, end=32, units=sequences, context=DEMAND.context, seconds=seconds
+            )
+    (alone,), (in_steps,) = (
+        pool_of([each], LLAMA, DEMAND, calibration=calibration).nodes for each in (whole, rows)
+    )
+    (server,) = layout_of([rows], [(Stage("n0", 0, 32),)], LLAMA, DEMAND, calibration=calibration).servers
+
+    assert in_steps.prefix_s[-1] + in_steps.head_s == pytest.approx(server.token_s(DEMAND.batch))
+    more = in_steps.prefix_s[-1] + in_steps.head_s - alone.prefix_s[-1] - alone.head_s
+    assert more == pytest.approx(3 * server.decode.fixed_s)  # 16 sequences: 5, 5, 5 and 1
+
+
 def test_lines_are_exact_for_one_and_for_what_is_demanded() -> None:
     server = layout_of([node("a")], [(Stage("a", 0, 32),)], LLAMA, DEMAND).servers[0]
     reached = UNKNOWN_CARD

@@ -121,8 +121,8 @@ def pool_of(
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
     decode, prefill = expected_terms(nodes, model, demand, derating)
-    steps = _calibrated(decode.at(demand.batch, demand.context), nodes, decode, "decode", calibration)
-    prompts = _calibrated(prefill.at(demand.prompt_tokens, 0.0), nodes, prefill, "prefill", calibration)
+    steps = _seconds(nodes, decode, "decode", calibration, times=[node.steps(demand.batch) for node in nodes])
+    prompts = _seconds(nodes, prefill, "prefill", calibration, times=[1] * len(nodes))
     usable = np.array([node.usable_bytes(derating.memory_headroom) for node in nodes], dtype=float)
     most = room(model, usable, batch=demand.batch, tokens=demand.kv_tokens)
     rooms = np.stack(most, axis=1)
@@ -242,16 +242,20 @@ def _row(terms: Terms, i: int) -> Terms:
     return Terms(terms.fixed_s[i], terms.per_unit_s[i], terms.per_unit_context_s[i], terms.units, terms.context)
 
 
-def _calibrated(
-    seconds: Floats, nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None
+def _seconds(
+    nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None, *, times: Sequence[int]
 ) -> Floats:
-    """Put what was measured in the place of what was expected, at the reference of the terms."""
+    """Return what was measured of a node, else what is expected, at the reference of the terms [N, parts].
+
+    times: for each node, in how many steps it does that much: what each takes whatever it holds counts so often.
+    """
+    context = terms.context if phase == "decode" else 0.0
+    seconds = terms.at(terms.units, context) + (np.asarray(times)[:, None] - 1) * terms.fixed_s
     if calibration is not None:
-        for i, node in enumerate(nodes):
+        for i, (node, count) in enumerate(zip(nodes, times, strict=True)):
             fitted = calibration.fit(node.node_id, phase, _row(terms, i))
             if fitted.count:
-                context = terms.context if phase == "decode" else 0.0
-                seconds[i] = fitted.terms.at(terms.units, context)
+                seconds[i] = fitted.terms.at(terms.units, context) + (count - 1) * fitted.terms.fixed_s
     return seconds
 
 

@@ -223,15 +223,17 @@ def test_the_decision_says_where_the_request_went_and_how_it_ended():
 def test_metrics_count_requests_tokens_and_instructions():
     async def scenario(world):
         await world.complete(tokens=8)
+        await world.complete(tokens=1)  # which has no token after the first
         return (await world.get("/metrics")).text.splitlines()
 
     lines = run(scenario)
-    assert 'strata_requests_total{model="tiny",outcome="length"} 1.0' in lines
-    assert 'strata_tokens_total{kind="generated",model="tiny"} 8.0' in lines
-    assert 'strata_instructions_total{kind="Dispatch",model="tiny"} 1.0' in lines
+    assert 'strata_requests_total{model="tiny",outcome="length"} 2.0' in lines
+    assert 'strata_tokens_total{kind="generated",model="tiny"} 9.0' in lines
+    assert 'strata_instructions_total{kind="Dispatch",model="tiny"} 2.0' in lines
     assert 'strata_nodes{model="tiny"} 2.0' in lines
     assert 'strata_ready{model="tiny"} 1.0' in lines
-    assert 'strata_ttft_seconds_count{model="tiny"} 1.0' in lines
+    assert 'strata_ttft_seconds_count{model="tiny"} 2.0' in lines
+    assert 'strata_tpot_seconds_count{model="tiny"} 1.0' in lines
 
 
 def test_health_is_good_once_a_pipeline_serves_and_bad_while_stopping():

@@ -99,4 +99,4 @@ def test_alerts_and_the_page_ask_only_for_what_the_gateway_tells():
     assert {rule["alert"] for rule in rules} == {"QueueIsOld", "NodeFlaps", "GoodputIsLow", "NobodyServes"}
     assert all(rule["annotations"].keys() == {"summary", "action"} for rule in rules)
     titles = [panel["title"] for panel in json.loads((FOLDER / "dashboard.json").read_text())["panels"]]
-    assert len(titles) == len(set(titles)) == 12
+    assert len(titles) == len(set(titles)) == 13

@@ -248,7 +248,10 @@ class Driver:
         outcome = stream.finish or (stream.fault.code if stream.fault else "unknown")
         self._of(self.meters.requests, outcome).inc()
         self._of(self.meters.tokens, "generated").inc(stream.num_generated)
-        self._of(self.meters.latency).observe(self.clock() - stream.arrived_s)
+        now_s = self.clock()
+        self._of(self.meters.latency).observe(now_s - stream.arrived_s)
+        if stream.finish and stream.first_s is not None and stream.num_generated > 1:
+            self._of(self.meters.tpot).observe((now_s - stream.first_s) / (stream.num_generated - 1))
 
     def _drop(self, event: events.Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""

@@ -40,6 +40,7 @@ class Meters:
         self.instructions = counter("instructions", "Instructions that the scheduler gave.", "model", "kind")
         self.faults = counter("faults", "Internal errors, each of them logged.", "model", "at")
         self.ttft = histogram("ttft", "Time from arrival to the first token.")
+        self.tpot = histogram("tpot", "Time of a token after the first: the mean of each request that ended well.")
         self.latency = histogram("request", "Time from arrival to the end.")
         gauge("ready", "Whether a pipeline is serving.", "ready")
         gauge("pipelines", "Pipelines, including those still loading.", "pipelines")

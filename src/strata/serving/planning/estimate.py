@@ -213,7 +213,7 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
     batch = 1
     while batch <= slots:
         steps_s = [
-            server.decode.at(batch) + batch / demand.output_tokens * prompt_s
+            server.token_s(batch) + batch / demand.output_tokens * prompt_s
             for server, prompt_s in zip(servers, prompts_s, strict=True)
         ]
         token_s = sum(steps_s) + ring.at(batch)
