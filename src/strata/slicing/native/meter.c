@@ -87,7 +87,7 @@ static bool put(struct meter *meter, void *stream, bool is_late, bool is_begin) 
     mark->stream = stream;
     mark->recorded_ns = now;
     mark->returned_ns = quota_now_ns();
-    mark->launch_ns = 0;
+    mark->launch_ns = mark->held_ns = 0;
     mark->launches = meter->uncovered;
     mark->is_late = is_late;
     mark->is_sparse = meter->is_sparse;
@@ -114,10 +114,11 @@ static uint64_t worked_ns(struct meter *meter, uint32_t number) {
     if (!mark->launches)
         return 0;
     uint64_t span = span_ns(meter, number - 1, number), average = mark->launches * meter->average_ns;
-    uint64_t busy = mark->is_late ? busy_ns(meter, number) : 0;
+    bool is_held = mark->held_ns > span / 8;
+    uint64_t busy = mark->is_late || is_held ? busy_ns(meter, number) : 0;
     if (busy)
         mark->launch_ns = 0;
-    if (mark->is_late && (mark->is_sparse || !busy)) {
+    if (is_held || (mark->is_late && (mark->is_sparse || !busy))) {
         // Some of the span the device was idle, whatever it did at the end; of that the average leaves out the longer part.
         busy = busy < span ? busy : span;
         uint64_t longer = busy > LONG_NS ? busy - LONG_NS : 0;
@@ -185,6 +186,10 @@ bool meter_before(struct meter *meter, uint64_t now, const struct meter_launch *
     return is_idle;
 }
 
+static uint64_t held_ns(uint64_t call_ns) {
+    return call_ns > HELD_NS ? call_ns : 0;
+}
+
 void meter_after(struct meter *meter, bool is_long) {
     struct mark *begin = meter->is_begun ? mark_at(meter, meter->head - 1) : NULL;
     if (begin) {
@@ -197,11 +202,10 @@ void meter_after(struct meter *meter, bool is_long) {
     if (is_long || begin || (meter->uncovered >= MOST_UNCOVERED && !meter->is_skipped))
         cover(meter, false);
     struct mark *end = mark_at(meter, meter->head - 1);
-    // Where this thread lost its processor meanwhile, the device was idle for some of the time between the two.
+    // Where this thread lost its processor meanwhile, the device may have been idle for so much of the time between the two.
     if (begin && end != begin)
-        end->is_late = end->is_sparse =
-            begin->returned_ns - begin->recorded_ns > HELD_NS ||
-            end->returned_ns - begin->returned_ns - begin->launch_ns > HELD_NS;
+        end->held_ns = held_ns(begin->returned_ns - begin->recorded_ns) +
+                       held_ns(end->returned_ns - begin->returned_ns - begin->launch_ns);
 }
 
 uint64_t meter_queued_since_ns(const struct meter *meter, void *stream) {

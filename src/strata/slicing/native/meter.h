@@ -20,6 +20,7 @@ struct mark {
     void *event, *stream;
     uint64_t recorded_ns, returned_ns; /* before the call and behind it */
     uint64_t launch_ns; /* what the call of the launch behind it took, if the device waited for that */
+    uint64_t held_ns;   /* since the mark before, for how long calls were held up, and the device idle perhaps */
     uint32_t launches;  /* since the mark before */
     bool is_late;       /* recorded some time behind them: the device may have run dry meanwhile */
     bool is_sparse;     /* the device waited for some of those launches, and was idle in between */

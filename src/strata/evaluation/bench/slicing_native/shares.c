@@ -293,6 +293,12 @@ static void few_long(struct tenant *tenant) {
     wait_for_device(tenant);
 }
 
+/* With a small share every kernel comes behind a pause, where calls are slow. */
+static void rare(struct tenant *tenant) {
+    launch(tenant, 2 * MS);
+    wait_for_device(tenant);
+}
+
 static void long_steps(struct tenant *tenant) {
     launch(tenant, 1 * S);
     wait_for_device(tenant);
@@ -400,6 +406,7 @@ static const struct plan {
     {"10 us to 40 ms, wait", {{spread, 30, 0, 0, 0}}},
     {"0.2 or 20 ms, never wait", {{never_waiting, 30, 0, 0, 0}}},
     {"199 x 50 us and 2 s, wait", {{collective, 50, 0, 0, 0}}},
+    {"2 ms, wait", {{rare, 5, 0, 0, 0}}},
     {"1 s, wait", {{long_steps, 50, 0, 0, 0}}},
     {"20 us every 84 us", {{sparse, 30, 0, 0, 0}}},
     {"800 us every 5.1 ms", {{reading, 30, 0, 0, 0}}},
