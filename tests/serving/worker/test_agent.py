@@ -232,6 +232,32 @@ def test_a_latency_is_told_once():
     assert asyncio.run(run()) == [{"b": 0.01}, {}]
 
 
+def test_the_way_to_a_new_peer_is_measured_and_told_at_once():
+    """It was told with the next heartbeat but one; until then requests were foreseen at 0.1 s a hop."""
+
+    async def run():
+        gateway = Scripted(desired(), *[desired(peers={"b": "http://b"})] * 4)
+
+        async def measure(peers):
+            return {"b": 0.01}
+
+        async def sleep(seconds):
+            await asyncio.Event().wait()
+
+        agent = Agent(CARD, gateway, FakeHost(), measure=measure, usage=dict, sleep=sleep)
+        await agent._turn()  # nobody else is there yet
+        work = [asyncio.create_task(agent.run()), asyncio.create_task(agent.measure_forever())]
+        async with asyncio.timeout(120):
+            while len(gateway.heard) < 3:
+                await asyncio.sleep(0)
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        return [message.hop_s for path, message in gateway.heard if path == "heartbeat"]
+
+    assert asyncio.run(run()) == [{}, {"b": 0.01}]
+
+
 def test_a_gateway_that_is_gone_does_not_keep_a_worker_from_leaving():
     async def run():
         gateway = Scripted(Unreachable("gone"), Unreachable("gone"))

@@ -52,6 +52,8 @@ class Agent:
         self.heartbeat_interval_s = LONGEST_WAIT_S
         self.is_joined = self.has_joined = False
         self._hop_s: dict[str, float] = {}
+        self._measured: set[str] = set()
+        self._has_new_peers, self._has_new_hops = asyncio.Event(), asyncio.Event()
         self._measure, self._usage, self._sleep = measure, usage, sleep
 
     async def run(self) -> None:
@@ -59,16 +61,32 @@ class Agent:
         failures = 0
         while True:
             failures = 0 if await self._turn() else failures + 1
-            await self._sleep(
-                wait_s(failures, self.heartbeat_interval_s) if failures else self.heartbeat_interval_s
-            )
+            pause_s = wait_s(failures, self.heartbeat_interval_s) if failures else self.heartbeat_interval_s
+            await self._pause(pause_s, self._has_new_hops)
 
     async def measure_forever(self) -> None:
-        """Measure the way to the others, off the heartbeat's path: who cannot be reached delays nothing."""
+        """Measure the way to the others, off the heartbeat's path: who cannot be reached delays nothing.
+
+        The way to a new peer is measured and told at once: until then it is planned on as one between continents.
+        """
         while True:
-            if self.peers:
-                self._hop_s.update(await self._measure(dict(self.peers)))
-            await self._sleep(self.heartbeat_interval_s)
+            if peers := dict(self.peers):
+                hop_s = await self._measure(peers)
+                self._hop_s.update(hop_s)
+                if hop_s.keys() - self._measured:
+                    self._has_new_hops.set()
+                self._measured = peers.keys() & (self._measured | hop_s.keys())
+            await self._pause(self.heartbeat_interval_s, self._has_new_peers)
+
+    async def _pause(self, pause_s: float, news: asyncio.Event) -> None:
+        """Sleep until there are news, and no longer than so."""
+        ends = asyncio.ensure_future(self._sleep(pause_s)), asyncio.ensure_future(news.wait())
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        news.clear()
 
     async def loaded(self, version: int) -> None:
         """Tell the gateway that a plan's layers are ready; where it cannot be told, the next heartbeat does."""
@@ -134,6 +152,8 @@ class Agent:
 
     def _heed(self, desired: wire.Desired, held: frozenset[int]) -> None:
         """Load what is missing; let go what was held when the gateway was asked and is not wanted."""
+        if desired.peers.keys() - self.peers.keys():
+            self._has_new_peers.set()
         self.heartbeat_interval_s, self.peers = desired.heartbeat_interval_s, desired.peers
         for wanted in desired.ranges:
             try:
