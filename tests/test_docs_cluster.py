@@ -56,3 +56,5 @@ def test_the_example_job_asks_for_what_the_page_says():
     claim = job_claim(read_job(job), {})
     assert (claim.pods, claim.devices, claim.accelerator, claim.substitution) == (4, 1, "A100-SXM4-80GB", "allow")
     assert job["metadata"]["labels"] == {MANAGED: "true"}
+    # Applied again it would stop the job; the webhook suspends what is created.
+    assert "suspend" not in job["spec"]
