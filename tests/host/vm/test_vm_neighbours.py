@@ -11,7 +11,7 @@ from tests.host.vm import guest_side
 from tests.host.vm.guest import STRATA
 
 ROUNDS = 3
-LIMIT_S = 900.0
+LIMIT_S = 1500.0
 JOB = "/sys/fs/cgroup/job"
 AS_A_JOB = f"""
 import ctypes, os, sys
