@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from strata.cli import slices
 from strata.cli.main import cli
@@ -53,8 +54,11 @@ def test_the_answer_has_the_agreed_keys_and_no_others(folder):
             {
                 "name": "notebooks",
                 "device": 0,
+                "vendor": "nvidia",
                 "limit_bytes": 4096 * MIB,
+                "cores_share": None,
                 "used_bytes": 1024 * MIB,
+                "gone_bytes": 0,
                 "context_bytes": None,
                 "context_trust": None,
                 "refused": 0,
@@ -63,8 +67,11 @@ def test_the_answer_has_the_agreed_keys_and_no_others(folder):
             {
                 "name": "notebooks",
                 "device": 3,
+                "vendor": "nvidia",
                 "limit_bytes": 2048 * MIB,
+                "cores_share": 0.3,
                 "used_bytes": 256 * MIB,
+                "gone_bytes": 128 * MIB,
                 "context_bytes": None,
                 "context_trust": None,
                 "refused": 0,
@@ -103,7 +110,9 @@ def test_a_broken_file_is_named_and_the_others_are_shown(folder):
     (folder / "broken.ledger").write_text("no ledger at all")
     result = shown("-o", "json")
     assert {one["name"] for one in json.loads(result.stdout)["slices"]} == {"good"}
-    assert "broken.ledger" in result.stderr
+    broken = folder / "broken.ledger"
+    told = f"not a slice ledger: 16 bytes; try: rm {broken}, once its processes have ended"
+    assert result.stderr == f"warning: {broken}: {told}\n"
 
 
 def test_in_a_pod_its_own_slice_is_shown(folder, tmp_path, monkeypatch):
@@ -124,6 +133,35 @@ def test_it_is_shown_again_until_it_is_interrupted(folder, monkeypatch):
     result = CliRunner().invoke(cli, ["slices", "--watch"])
     assert len(naps) == 3
     assert "later" in result.output
+
+
+class Watched(Exception):
+    """Long enough."""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_watching_shows_refusals_and_faults_in_their_place(folder, monkeypatch, capsys, is_terminal):
+    made = two_devices()
+    struct.pack_into("<Q", made.data, 4096 + 48, 1)
+    made.write(folder / "notebooks.ledger")
+    (folder / "broken.ledger").write_text("no ledger at all")
+    monkeypatch.setattr(
+        "strata.cli.slices.console", lambda: Console(force_terminal=is_terminal, width=200, highlight=False)
+    )
+    naps = iter([None, Watched()])
+
+    def nap(_seconds):
+        if seen := next(naps):
+            raise seen
+
+    monkeypatch.setattr(slices.time, "sleep", nap)
+    with pytest.raises(Watched):
+        slices.slices.main(["--watch"], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    # One below the other where nothing can be put in another's place.
+    assert shown.out.count("notebooks, device 0: 1 request did not fit\n") >= 2
+    assert shown.out.count("warning: ") == shown.out.count("not fit\n")
 
 
 def test_watching_is_for_people(folder):
@@ -147,11 +185,12 @@ def test_the_exporter_answers_prometheus(folder, tmp_path):
     words = [sys.executable, "-m", "strata", "slices", "export", "--port", "0", "--pods", str(tmp_path / "none")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as exporter:
         try:
-            said = exporter.stderr.readline()
+            warned, said = exporter.stderr.readline(), exporter.stderr.readline()
             page = urllib.request.urlopen(said.split()[-1], timeout=60).read().decode()
         finally:
             exporter.terminate()
     assert exporter.returncode == 0
+    assert warned == f"warning: no pod's slices are shown: {tmp_path / 'none'}: No such file or directory\n"
     labels = '{container="",device="3",namespace="",pod="",slice="notebooks"}'
     (line,) = (line for line in page.splitlines() if line.startswith(f"strata_slice_used_bytes{labels}"))
     assert float(line.split()[-1]) == 256 * MIB

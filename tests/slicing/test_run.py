@@ -131,8 +131,9 @@ def test_a_limit_that_is_none_is_refused_and_begins_no_slice(make, tmp_path, ask
 
 
 def test_a_slice_in_a_slice_is_refused(make):
-    with pytest.raises(UsageError, match="already inside a slice"):
+    with pytest.raises(UsageError, match="already inside a slice") as refused:
         make(STRATA_LEDGER="/some/ledger")
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize("path", ["/my folder/lib.so", "/a:b/lib.so"])
@@ -152,6 +153,22 @@ def test_a_limit_beyond_the_largest_device_is_warned_of(make):
     (said,) = make(device_bytes=[32 * MIB]).warnings
     assert "64MiB" in said
     assert "32MiB" in said
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "said"),
+    [
+        (1, None, None),
+        (2, None, "nothing is limited: device 2 is beyond the program's 2, from 0"),
+        (0, "1", None),
+        (1, "1", "nothing is limited: device 1 is beyond the program's 1, from 0"),
+        (1, "1,0", None),
+    ],
+)
+def test_a_limit_of_a_device_that_is_not_there_is_warned_of(make, device, visible, said):
+    given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    launch = make(asked=QuotaLimits(64 * MIB, device=device), device_uuids=["GPU-a", "GPU-b"], **given)
+    assert launch.warnings == ((said,) if said else ())
 
 
 OLD = b"\x7fELF\x01\x01\x01" + bytes(60)
@@ -201,6 +218,23 @@ def test_a_command_that_is_none_has_the_code_shells_give_it(make, tmp_path, name
         make(name)
     assert refused.value.exit_code == code
     assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_a_directory_is_not_to_be_made_executable(make):
+    with pytest.raises(StrataError) as refused:
+        make("/etc")
+    assert refused.value.lines() == ["/etc: a directory", "try: the path of a program"]
+
+
+def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(make, tmp_path):
+    script = executable(tmp_path, b"#!/no/such/interpreter\n")
+    with pytest.raises(StrataError) as refused:
+        start(make(script))
+    assert refused.value.exit_code == 126
+    assert refused.value.lines() == [
+        f"{script}: what its first line names, or its loader, is not here",
+        f"try: head -1 {script}",
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_told(make, tmp_path):

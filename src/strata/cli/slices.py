@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from strata.cli.lazy import LazyGroup
-from strata.cli.output import console, emit, output_option
-from strata.tables import Shown, rows
+from strata.cli.output import console, emit, output_option, show
+from strata.tables import Shown, printable, rows
 
 if TYPE_CHECKING:
     from strata.fleet.ledger import DeviceUse, LedgerHolder
@@ -42,40 +44,51 @@ def slices(context: click.Context, watch: bool, output: str) -> None:
 
     if context.invoked_subcommand:
         return
-    if not watch:
-        uses = list(_look())
-        emit({"slices": [_data(use) for use in uses]}, output, _show(uses))
-        return
-    if output != "table":
+    if watch and output != "table":
         raise UsageError("--watch works with tables only", hint="-o table")
+    if watch:
+        _watch()
+    uses, faults = _look()
+    for fault in faults:
+        click.echo(f"warning: {fault}", err=True)
+    emit({"slices": [_data(use) for use in uses]}, output, _show(uses))
+
+
+def _watch() -> NoReturn:
+    """Show again and again, in the place of what was there; one below the other where this is no terminal."""
+    from rich.console import Group
     from rich.live import Live
 
-    with Live(_table(list(_look())), console=console(), auto_refresh=False) as live:
+    terminal = console()
+    with Live(console=terminal, auto_refresh=False) if terminal.is_terminal else nullcontext() as live:
         while True:
+            uses, faults = _look()
+            shown = [*_show(uses), *(f"warning: {fault}" for fault in faults)]
+            if live is None:
+                show(shown)
+                sys.stdout.flush()  # a pipe's reader waits for it
+            else:
+                parts = [printable(part) if isinstance(part, str) else part for part in shown]
+                live.update(Group(*parts), refresh=True)
             time.sleep(EVERY_S)
-            live.update(_table(list(_look())), refresh=True)
 
 
-def _look() -> Iterator[DeviceUse]:
-    """Yield what there is; a file that cannot be read is named on stderr."""
-    from strata.errors import UsageError
-    from strata.fleet.ledger import read_ledger
-    from strata.slicing.ledger_directory import visible_ledgers
+def _look() -> tuple[list[DeviceUse], list[str]]:
+    """Return what there is, and why what could not be read was not."""
+    from strata.slicing.ledger_directory import visible_uses
 
-    for path in visible_ledgers(os.environ, user=os.geteuid()):
-        try:
-            yield from read_ledger(path, name=path.stem)
-        except UsageError as error:
-            if path.exists():  # not one that was just cleared away
-                click.echo(f"warning: {error}", err=True)
+    return visible_uses(os.environ, user=os.geteuid())
 
 
 def _data(use: DeviceUse) -> dict[str, Any]:
     return {
         "name": use.name,
         "device": use.device,
+        "vendor": use.vendor or None,
         "limit_bytes": use.limit_bytes,
+        "cores_share": use.cores_share,
         "used_bytes": use.used_bytes,
+        "gone_bytes": use.gone_bytes,
         "context_bytes": use.context_bytes if use.context_trust else None,
         "context_trust": use.context_trust or None,
         "refused": use.refused,
@@ -118,7 +131,7 @@ def _notes(uses: Sequence[DeviceUse]) -> Iterator[str]:
         if use.context_trust:
             yield f"{where}: each process's context counts {show_bytes(use.context_bytes)} ({use.context_trust})"
         if use.refused:
-            yield f"{where}: {use.refused} requests did not fit"
+            yield f"{where}: {use.refused} request{'' if use.refused == 1 else 's'} did not fit"
 
 
 def _command(holder: LedgerHolder) -> str:

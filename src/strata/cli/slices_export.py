@@ -52,6 +52,10 @@ def export(port: int, host: str, pods: Path, seconds: float | None) -> None:
         listener = listen(host, port)
         open_things.callback(listener.close)
         open_things.enter_context(serving(frame(metrics.registry, is_well=lambda: True), listener))
+        try:
+            next(pods.iterdir(), None)
+        except OSError as error:
+            click.echo(f"warning: no pod's slices are shown: {pods}: {error.strerror}", err=True)
         click.echo(f"metrics: http://{host}:{listener.getsockname()[1]}/metrics", err=True)
         while (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _EVER))

@@ -166,16 +166,17 @@ def _namespace() -> int:
 
 def _slots(data: bytes, path: Path) -> int:
     """Return how many slots have ever been taken; 0 before the library has written its header."""
+    hint = f"rm {path}, once its processes have ended"
     if len(data) < _HEADER.size:
-        raise UsageError(f"{path}: not a slice ledger: {len(data)} bytes")
+        raise UsageError(f"{path}: not a slice ledger: {len(data)} bytes", hint=hint)
     magic, version, slots, rows, used = _HEADER.unpack_from(data)
     if magic not in (MAGIC, bytes(len(MAGIC))):
-        raise UsageError(f"{path}: not a slice ledger")
+        raise UsageError(f"{path}: not a slice ledger", hint=hint)
     if magic == MAGIC and ((version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS):
         message = f"{path}: a slice ledger of version {version}; this strata reads version {VERSION}"
-        raise UsageError(message, hint=f"rm {path}, once its processes have ended")
+        raise UsageError(message, hint=hint)
     if len(data) not in _SIZES:
-        raise UsageError(f"{path}: a truncated slice ledger: {len(data)} bytes instead of {SIZE}")
+        raise UsageError(f"{path}: a truncated slice ledger: {len(data)} bytes instead of {SIZE}", hint=hint)
     return int(used) if magic == MAGIC else 0
 
 

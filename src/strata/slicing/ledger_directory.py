@@ -19,7 +19,7 @@ from typing import Final
 
 from strata import units
 from strata.errors import UsageError
-from strata.fleet.ledger import count_processes, new_ledger, read_limits
+from strata.fleet.ledger import DeviceUse, count_processes, new_ledger, read_ledger, read_limits
 from strata.fleet.slices import LEDGER, QuotaLimits
 
 SUFFIX: Final = ".ledger"
@@ -55,7 +55,7 @@ def ledger_of(folder: Path, name: str) -> Path:
     """Return the file of a slice. Raises UsageError for a name that is not valid."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!a} is not a valid slice name: use letters, digits, dots and dashes, 63 at most",
+            f"{name[:80]!a} is not a valid slice name: a letter or digit, then such and ._-, 63 at most",
             hint="notebooks",
         )
     return folder / f"{name}{SUFFIX}"
@@ -81,6 +81,18 @@ def visible_ledgers(environment: Mapping[str, str], *, user: int, root: Path = P
     own = [Path(environment[LEDGER])] if environment.get(LEDGER) else []
     paths = [*own, *(path for folder in folders for path in ledgers(folder) if not _is_over(path))]
     return list(dict.fromkeys(path for path in paths if path.exists()))
+
+
+def visible_uses(environment: Mapping[str, str], *, user: int) -> tuple[list[DeviceUse], list[str]]:
+    """Return what the slices that a user may see hold, and what could not be read, with what to try."""
+    uses, faults = list[DeviceUse](), list[str]()
+    for path in visible_ledgers(environment, user=user):
+        try:
+            uses += read_ledger(path, name=path.stem)
+        except UsageError as error:
+            if path.exists():  # not one that was just cleared away
+                faults.append("; ".join(error.lines()))
+    return uses, faults
 
 
 def take(folder: Path, name: str, limits: QuotaLimits) -> int:

@@ -72,7 +72,8 @@ def prepare(
     """
     if environment.get(LEDGER):
         raise UsageError(
-            f"already inside a slice ({LEDGER}={environment[LEDGER]}): a nested one would not be counted in it"
+            f"already inside a slice ({LEDGER}={environment[LEDGER]}): a nested one would not be counted in it",
+            hint="the command without strata run: it is in that slice",
         )
     if limits.memory_bytes is not None and limits.memory_bytes >= MOST_BYTES:
         size = units.show_bytes(limits.memory_bytes)
@@ -103,6 +104,11 @@ def prepare(
         warnings.append(
             f"a limit of {units.show_bytes(limits.memory_bytes)} has no effect: the largest device has {size}"
         )
+    num_visible = _num_visible(device_uuids, environment)
+    if limits.device is not None and device_uuids and limits.device >= num_visible:
+        warnings.append(
+            f"nothing is limited: device {limits.device} is beyond the program's {num_visible}, from 0"
+        )
     try:
         prepare_directory(folder)
         slice_name = free_name(folder, f"run-{os.getpid()}") if name is None else name
@@ -122,6 +128,11 @@ def prepare(
     return Launch(program, tuple(command), own | env, slice_name, file, tuple(warnings))
 
 
+def _num_visible(uuids: Sequence[str], environment: Mapping[str, str]) -> int:
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    return len(uuids) if visible is None else len([name for name in visible.split(",") if name.strip()])
+
+
 def _uuid(device: int, uuids: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return the name of a program's device, by which children know it under any number; "" where unknown."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -139,6 +150,8 @@ def find_command(name: str, search: str) -> Path:
     path = shutil.which(name, path=search)
     if path is not None:
         return Path(path)
+    if os.sep in name and Path(name).is_dir():
+        raise CommandNotRunnable(f"{name}: a directory", hint="the path of a program")
     if os.sep in name and Path(name).exists():
         raise CommandNotRunnable(f"{name}: not executable", hint=f"chmod +x {name}")
     raise CommandNotFound(f"{name}: command not found", hint="its full path, or a PATH that has it")
@@ -163,7 +176,10 @@ def start(
             execute("/bin/sh", ["/bin/sh", str(launch.program), *launch.arguments[1:]], environment)
     except OSError as error:
         os.close(file)
-        raise CommandNotRunnable(f"{launch.program}: {error.strerror}") from error
+        is_missing = error.errno == errno.ENOENT and launch.program.exists()
+        why = "what its first line names, or its loader, is not here" if is_missing else error.strerror
+        hint = f"head -1 {launch.program}" if is_missing else None
+        raise CommandNotRunnable(f"{launch.program}: {why}", hint=hint) from error
 
 
 def own_environment() -> dict[str, str]:

@@ -11,14 +11,13 @@ from typing import Any
 from strata.control.client import Client
 from strata.errors import StrataError, UsageError
 from strata.files import bundled_names
-from strata.fleet.ledger import read_ledger
 from strata.fleet.schema import BUNDLED_FLEETS
 from strata.history import Entry, History
 from strata.host.rollout.report import RolloutReport, report_of
 from strata.host.rollout.rollout import Rollout
 from strata.host.rollout.store import opened
 from strata.serving.gateway.client import GatewayClient
-from strata.slicing.ledger_directory import visible_ledgers
+from strata.slicing.ledger_directory import visible_uses
 from strata.web.cluster import Look, Seen, seen
 from strata.web.kept import as_known, listed
 
@@ -139,15 +138,7 @@ class Sources:
 
     def slices(self, environment: Mapping[str, str]) -> tuple[list[Any], list[str]]:
         """Return the slices of this machine that this user may see, and what could not be read."""
-        uses: list[Any] = []
-        faults = []
-        for path in visible_ledgers(environment, user=os.geteuid()):
-            try:
-                uses += read_ledger(path, name=path.stem)
-            except UsageError as error:
-                if path.exists():
-                    faults.append(str(error))
-        return uses, faults
+        return visible_uses(environment, user=os.geteuid())
 
 
 def known(name: str, names: list[str]) -> str:
