@@ -54,7 +54,7 @@ def test_the_oldest_rows_go_and_ids_are_never_used_again(path):
         assert ids == [1, 2, 3, 4, 5]
         assert kept.count() == 3
         assert [entry.id for entry in kept.latest("train", 10)] == [5, 4, 3]
-        with pytest.raises(UsageError, match="no decision 2; the newest 3 are kept"):
+        with pytest.raises(UsageError, match="no decision 2 is kept"):
             kept.get(2)
 
 

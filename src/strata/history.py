@@ -70,7 +70,7 @@ class History(Database):
         """Return one decision. Raises UsageError where it never was, or is no longer kept."""
         entries = self._select("WHERE id = ?", entry_id)
         if not entries:
-            raise UsageError(f"{self.path}: no decision {entry_id}; the newest {self.max_rows} are kept")
+            raise UsageError(f"{self.path}: no decision {entry_id} is kept", hint="strata runs list")
         return entries[0]
 
     def latest(self, kind: str, limit: int) -> list[Entry]:

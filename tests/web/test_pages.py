@@ -23,7 +23,7 @@ from strata.control.client import Client
 from strata.history import History
 from strata.net.browser import SameOrigin, hosts_of
 from strata.units import show_count
-from strata.web.app import COOKIE, routes
+from strata.web.app import COOKIE, missing, routes
 from strata.web.pages import PLACES
 from strata.web.sources import Sources
 from tests.cli.test_plan import FLEET, JOB
@@ -42,7 +42,8 @@ class Site:
     cookies: dict[str, str] = field(default_factory=dict)
 
     def ask(self, path: str, method: str = "GET", **kwargs) -> httpx.Response:
-        app = SameOrigin(Starlette(routes=routes(self.sources, token=self.token)), hosts=self.hosts)
+        pages = Starlette(routes=routes(self.sources, token=self.token), exception_handlers={404: missing})
+        app = SameOrigin(pages, hosts=self.hosts)
 
         async def request() -> httpx.Response:
             transport = httpx.ASGITransport(app)
@@ -216,7 +217,23 @@ def test_a_history_that_another_program_keeps_locked_is_a_page_that_says_so(site
 def test_a_plan_that_is_gone_is_not_found(site):
     answer = site.ask("/plans/99")
     assert answer.status_code == 404
-    assert "no decision 99" in answer.text
+    assert "no decision 99 is kept" in answer.text
+    assert "try: strata runs list" in answer.text
+
+
+def test_a_plan_is_not_found_where_none_was_ever_made(site, tmp_path):
+    answer = Site(Sources(tmp_path / "none.db", Client(NOBODY))).ask("/plans/1")
+    assert answer.status_code == 404
+    assert "try: strata plan train FLEET JOB" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/nosuch", "/plans/abc", "/static/nosuch.js", "/%3Cscript%3E"])
+def test_an_address_without_a_page_is_answered_with_the_other_pages(site, path):
+    answer = site.ask(path)
+    assert answer.status_code == 404
+    assert "there is no page /" in answer.text
+    assert 'href="/decisions"' in answer.text
+    assert "<script>" not in answer.text
 
 
 def test_the_first_page_names_a_scheduler_that_does_not_answer(site):

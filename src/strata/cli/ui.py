@@ -85,7 +85,7 @@ def _serve(
     from strata.net.http import Frame, Limits, Realm
     from strata.net.metrics import Counter, Registry
     from strata.net.server import listen, serve
-    from strata.web.app import routes
+    from strata.web.app import missing, routes
     from strata.web.sources import Sources
 
     token = read_token(token_file) or os.environ.get("STRATA_TOKEN", "")
@@ -94,7 +94,7 @@ def _serve(
     if fleet:
         load_fleet(fleet)  # its faults are said here, not on a page
     sources = Sources(default_path(os.environ), Client(server.rstrip("/"), token), fleet, gateway, clusters)
-    app: Any = Starlette(routes=routes(sources, token=token))
+    app: Any = Starlette(routes=routes(sources, token=token), exception_handlers={404: missing})
     requests = Counter("strata_http_requests", "Answers by status.", ["status"], registry=Registry())
     guarded = SameOrigin(app, hosts=hosts_of(host, token=token))
     realms = [Realm("/"), Realm("/events", drains=False)]

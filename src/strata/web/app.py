@@ -318,6 +318,12 @@ def _in_words(handler: Handler) -> Handler:
     return answer
 
 
+async def missing(request: Request, _: Exception) -> Response:
+    """Answer for an address that no route has."""
+    lines = [f"there is no page {request.url.path}", "try: one of those above"]
+    return page("fault.html", status=404, lines=lines, place=request.url.path)
+
+
 async def _style(_: Request) -> Response:
     return Response(style(), media_type="text/css")
 

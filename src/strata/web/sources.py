@@ -82,7 +82,7 @@ class Sources:
     def entry(self, entry_id: int) -> Entry:
         """Return one of them. Raises UsageError where it is not kept."""
         if not self.history.exists():
-            raise UsageError(f"{self.history}: no plan has been made yet", hint="strata plan train FLEET JOB")
+            raise UsageError(f"{self.history}: there is no plan yet", hint="strata plan train FLEET JOB")
         with History(self.history) as history:
             return history.get(entry_id)
 
