@@ -89,6 +89,27 @@ def test_without_a_history_the_next_command_is_named(capsys):
     assert "nothing is kept yet" in capsys.readouterr().err
 
 
+UNKNOWN = """
+apiVersion: strata/v1alpha1
+kind: Fleet
+name: here
+accelerators:
+  core: {vendor: cpu, memory: 16GB, fp32: 150GFLOPS, memory_bandwidth: 20GB/s, trust: measured}
+domains:
+  - {name: a, accelerator: core, num_gpus: 1, gpus_per_node: 1, intra_bandwidth: 10GB/s}
+"""
+
+
+def test_the_acu_of_a_fleet_is_not_known_where_a_cards_is_not(tmp_path, capsys):
+    file = tmp_path / "fleet.yaml"
+    file.write_text(UNKNOWN)
+    assert answer(capsys, "fleet", "show", str(file))["acu"] is None
+    assert run(["fleet", "show", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("here: 1 domain, 1 device, ACU not known\n")
+    assert run(["report", str(file), "-o", str(tmp_path / "report.html")]) == 0
+    assert "1 domain, 1 device, ACU not known." in (tmp_path / "report.html").read_text()
+
+
 def test_a_fleet_is_shown_with_its_acu(tmp_path, capsys):
     shown = answer(capsys, "fleet", "show", "aws10")
     assert shown["acu"] == pytest.approx(sum(d["acu"] * d["num_devices"] for d in shown["domains"]))

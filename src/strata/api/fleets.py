@@ -11,7 +11,8 @@ from strata.fleet.acu import acu
 def fleet_data(fleet: FleetLike) -> dict[str, Any]:
     """Return domains with the ACU of a device, and links, in SI units: what `strata fleet show -o json` prints.
 
-    acu: of fp16, None where the card's is not known. num_free: of the moment somebody looked, else None.
+    acu: of fp16, None where the card's is not known; of the fleet, where one card's is not. num_free: of the
+    moment somebody looked, else None.
     """
     known = fleet_of(fleet)
     vectors = [acu(domain.accelerator) for domain in known.domains]
@@ -40,5 +41,6 @@ def fleet_data(fleet: FleetLike) -> dict[str, Any]:
         }
         for link in known.links.values()
     ]  # fmt: skip
-    total = sum((v.fp16 or 0.0) * d.num_devices for v, d in zip(vectors, known.domains, strict=True))
+    worths = [v.fp16 * d.num_devices for v, d in zip(vectors, known.domains, strict=True) if v.fp16 is not None]
+    total = sum(worths) if len(worths) == len(vectors) else None
     return {"kind": "Fleet", "name": known.name, "acu": total, "domains": domains, "links": links}

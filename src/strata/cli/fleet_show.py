@@ -8,6 +8,7 @@ import click
 
 from strata.cli.completing import FLEET
 from strata.cli.output import emit, output_option
+from strata.sentences import filled
 from strata.tables import Shown, rows
 from strata.units import show_bandwidth, show_bytes, show_time, show_usd
 
@@ -32,7 +33,9 @@ def show_fleet(fleet: str, output: str) -> None:
 
 def _shown(data: dict[str, Any]) -> Shown:
     devices = sum(domain["num_devices"] for domain in data["domains"])
-    yield f"{data['name']}: {len(data['domains'])} domains, {devices} devices, {data['acu']:,.0f} ACU"
+    acu = "ACU not known" if data["acu"] is None else f"{data['acu']:,.0f} ACU"
+    counts = filled("{domains} domains, {devices} devices", {"domains": len(data["domains"]), "devices": devices})
+    yield f"{data['name']}: {counts}, {acu}"
     body = [
         [
             domain["name"],

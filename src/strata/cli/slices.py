@@ -14,6 +14,7 @@ import click
 
 from strata.cli.lazy import LazyGroup
 from strata.cli.output import console, emit, output_option, show
+from strata.sentences import filled
 from strata.tables import Shown, printable, rows
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _notes(uses: Sequence[DeviceUse]) -> Iterator[str]:
         if use.context_trust:
             yield f"{where}: each process's context counts {show_bytes(use.context_bytes)} ({use.context_trust})"
         if use.refused:
-            yield f"{where}: {use.refused} request{'' if use.refused == 1 else 's'} did not fit"
+            yield f"{where}: {filled('{num} requests did not fit', {'num': use.refused})}"
 
 
 def _command(holder: LedgerHolder) -> str:
