@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
 import time
@@ -27,6 +28,7 @@ from strata.web.app import COOKIE, missing, routes
 from strata.web.pages import PLACES
 from strata.web.sources import Sources
 from tests.cli.test_plan import FLEET, JOB
+from tests.slicing.ledger_builders import MIB, Ledger, die
 
 NOBODY = "http://127.0.0.1:1"
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -234,6 +236,22 @@ def test_an_address_without_a_page_is_answered_with_the_other_pages(site, path):
     assert "there is no page /" in answer.text
     assert 'href="/decisions"' in answer.text
     assert "<script>" not in answer.text
+
+
+def test_the_processes_of_a_slice_are_shown_with_what_they_hold(site, tmp_path, monkeypatch):
+    made = Ledger()
+    row, here, gone = made.row(4096 * MIB), made.process(), made.process(lives=False)
+    made.held(row, here, 1024 * MIB)
+    made.held(row, gone, 512 * MIB)
+    made.write(tmp_path / "strata" / "slices" / "notebooks.ledger")
+    (tmp_path / "strata" / "slices" / "broken.ledger").write_text("no ledger at all")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    try:
+        shown = site.ask("/slices").text
+    finally:
+        die()
+    assert f"{os.getpid()}: 1GiB, gone: 512MiB<" in shown
+    assert "; try: rm " in shown
 
 
 def test_the_first_page_names_a_scheduler_that_does_not_answer(site):
