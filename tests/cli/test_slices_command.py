@@ -194,3 +194,15 @@ def test_the_exporter_answers_prometheus(folder, tmp_path):
     labels = '{container="",device="3",namespace="",pod="",slice="notebooks"}'
     (line,) = (line for line in page.splitlines() if line.startswith(f"strata_slice_used_bytes{labels}"))
     assert float(line.split()[-1]) == 256 * MIB
+
+
+def test_the_exporter_runs_without_rights_to_the_kubelets_folder(folder, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    words = ["slices", "export", "--port", "0", "--pods", str(tmp_path), "--seconds", "0.1"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert f"warning: no pod's slices are shown: {tmp_path}: Permission denied\n" in result.stderr

@@ -22,7 +22,7 @@ _EVER: Final = 86_400.0
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of /metrics and /healthz.")
 @click.option(
     "--pods",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, readable=False),  # without rights it is warned of
     default=Path("/var/lib/kubelet/pods"),
     show_default=True,
     help="Where the kubelet keeps the volumes of its pods.",
