@@ -212,6 +212,26 @@ def test_a_job_that_was_given_up_says_so_with_what_to_try(served, tmp_path, caps
     assert shown[-1] == "  try: strata logs a, mend it, and submit it under another name"
 
 
+def test_why_a_job_can_never_run_is_told_later_too(served, tmp_path, capsys, monkeypatch):
+    """Only `strata submit` said it, once."""
+    _, client = served
+    decision = {
+        "at_s": 0.0, "choice": None, "step_time_s": None, "alternatives": [],
+        "reasons": [{"text": "a: no plan of this job fits the fleet"}],
+    }  # fmt: skip
+    queued = {"name": "a", "phase": "queued", "steps": 9, "steps_done": 0, "step_time_s": None, "domains": [],
+              "attempts": [], "decisions": [decision]}  # fmt: skip
+    monkeypatch.setattr(Client, "job", lambda *_: queued)
+    monkeypatch.setattr(Client, "prospects", lambda *_: [{"text": "the bf16 FLOPS of core are not known"}])
+    (tmp_path / "token").write_text("secret")
+    asked = ["job", "a", "--why", "--server", client.url, "--token-file", str(tmp_path / "token")]
+    assert strata(asked) == 0
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last == ["queued until the fleet is another one:", "  the bf16 FLOPS of core are not known"]
+    assert strata([*asked, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["refusals"]
+
+
 def test_every_path_is_described_and_answers(served):
     world, client = served
     world.daemon.submit(piece())

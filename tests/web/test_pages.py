@@ -25,7 +25,7 @@ from strata.history import History
 from strata.net.browser import SameOrigin, hosts_of
 from strata.units import show_count
 from strata.web.app import COOKIE, missing, routes
-from strata.web.pages import PLACES
+from strata.web.pages import PLACES, render
 from strata.web.sources import Sources
 from tests.cli.test_plan import FLEET, JOB
 from tests.slicing.ledger_builders import MIB, Ledger, die
@@ -236,6 +236,14 @@ def test_an_address_without_a_page_is_answered_with_the_other_pages(site, path):
     assert "there is no page /" in answer.text
     assert 'href="/decisions"' in answer.text
     assert "<script>" not in answer.text
+
+
+@pytest.mark.parametrize(("phase", "is_named"), [("queued", True), ("cancelled", False)])
+def test_the_page_of_a_job_without_a_plan_names_what_tells_why(phase, is_named):
+    decision = {"at_s": 0.0, "choice": None, "reasons": [], "alternatives": []}
+    job = {"name": "a", "phase": phase, "steps": 9, "steps_done": 0, "domains": [], "attempts": []}
+    job["decisions"] = [decision]
+    assert ("strata job NAME --why" in render("job_body.html", job=job)) == is_named
 
 
 def test_the_processes_of_a_slice_are_shown_with_what_they_hold(site, tmp_path, monkeypatch):

@@ -81,8 +81,7 @@ def _submitted(name: str, decision: dict[str, Any] | None, refusals: list[dict[s
         return
     yield f"{name} is submitted"
     if refusals:
-        yield "queued until the fleet is another one:"
-        yield from (f"  {reason['text']}" for reason in refusals)
+        yield from _queued(refusals)
         return
     yield from _decision_shown(decision)
 
@@ -131,6 +130,8 @@ def job(name: str, why: bool, watch: bool, server: str, token_file: str | None, 
         if is_over and output == "table" and not why:
             return
         data = client.job(name)  # asked in vain where the scheduler has stopped, which says so
+    if why and data["phase"] == "queued" and data["decisions"] and data["decisions"][-1]["choice"] is None:
+        data = {**data, "refusals": client.prospects(name)}
     emit(data, output, _job_shown(data, why=why))
 
 
@@ -253,6 +254,13 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
     for decision in data["decisions"] if why else ():
         yield time.strftime("\n%Y-%m-%d %H:%M:%S", time.localtime(decision["at_s"]))
         yield from _decision_shown(decision)
+    if refusals := data.get("refusals"):
+        yield from _queued(refusals)
+
+
+def _queued(refusals: list[dict[str, Any]]) -> Shown:
+    yield "queued until the fleet is another one:"
+    yield from (f"  {reason['text']}" for reason in refusals)
 
 
 def _decision_shown(decision: dict[str, Any]) -> Shown:
