@@ -34,9 +34,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="another --host or --port"
-        ) from error
+        why = (error.strerror or str(error)).partition(" (while attempting to bind")[0]  # which is said here
+        raise UsageError(f"cannot listen on {host}:{port}: {why}", hint="another --host or --port") from error
 
 
 def serve(frame: Frame, listener: socket.socket, *, drain_s: float, tls: ssl.SSLContext | None = None) -> None:
