@@ -180,7 +180,9 @@ async def _interrupted(workers: _Workers, load: PipelineLoad, *, is_kept: bool) 
             cached = len(LONG_PROMPT) + half - 1
             message["kept"] = {"attempt": 1, "tokens": cached, "stages": workers.stages}
         async with aclosing(_tokens(workers, message)) as tokens:
-            stamp, _ = await anext(tokens)
+            stamp, _ = await anext(tokens, (None, None))
+            if stamp is None:
+                raise StrataError(f"an interrupted answer did not go on: {workers.last!r}")
             gaps_s.append(stamp - start)
             spent_s += workers.cpu_s - before_s
     return {
