@@ -31,11 +31,11 @@ part() {
     shares)
       tests -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k "${SHARES:-share or tenants}" ;;
     busy)  # shares of programs that the device waits for, while others keep three processors of four
-      local others=()
+      others=()
+      trap 'kill "${others[@]}" 2>/dev/null' EXIT  # of this part's own shell, however it ends
       for _ in $(seq $(($(nproc) * 3 / 4))); do "$python" -c 'while True: pass' & others+=($!); done
       tests -p no:xdist tests/slicing/gpu/test_shares_on_a_gpu.py -k '10-host-bound or 30-host-bound'
-      tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k trainers_share
-      kill "${others[@]}" ;;
+      tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k trainers_share ;;
     throughput)
       tests -p no:xdist tests/slicing/gpu/test_on_a_gpu.py -k 'throughput or trainers_share' ;;
     serving)  # layers of real families, by range

@@ -47,6 +47,11 @@ class HopTable(ABC):
         """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
 
 
+def decode_steps(sequences: float, at_once: float) -> int:
+    """Return in how many steps, one after another, each of so many sequences gets a token."""
+    return max(1, math.ceil(sequences / at_once))
+
+
 class StepCurve(NamedTuple):
     """Seconds of a decode step by sequences, straight between those that are named, and by cached tokens."""
 
@@ -85,7 +90,7 @@ class StageServer:
 
     def token_s(self, sequences: float) -> float:
         """Return the seconds until each of so many sequences has its next token, at the usual context."""
-        steps = max(1, math.ceil(sequences / self.step_sequences))
+        steps = decode_steps(sequences, self.step_sequences)
         return steps * self.decode.fixed_s + self.decode.per_unit_s * sequences
 
     def decode_s(self, sequences: float, cached_tokens: float) -> float:

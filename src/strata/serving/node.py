@@ -56,10 +56,6 @@ class Node:
         """Return what is there for weights and KV memory, with a share of all memory left free, as in training."""
         return max(0.0, self.memory_bytes * (1 - headroom) - self.fixed_bytes)
 
-    def steps(self, sequences: float) -> int:
-        """Return in how many decode steps, one after another, each of so many sequences gets a token."""
-        return max(1, math.ceil(sequences / self.step_sequences))
-
     def get_current_load(self) -> float:
         """Return the busier of slots and KV memory, 0 to 1; 1 for a node that serves nothing."""
         if not self.slots or not self.kv_tokens:

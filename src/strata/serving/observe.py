@@ -17,7 +17,7 @@ from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.serving.expected import curve_of, expected_terms, step_curves
-from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
+from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer, decode_steps
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNode
@@ -121,7 +121,8 @@ def pool_of(
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
     decode, prefill = expected_terms(nodes, model, demand, derating)
-    steps = _seconds(nodes, decode, "decode", calibration, times=[node.steps(demand.batch) for node in nodes])
+    times = [decode_steps(demand.batch, node.step_sequences) for node in nodes]
+    steps = _seconds(nodes, decode, "decode", calibration, times=times)
     prompts = _seconds(nodes, prefill, "prefill", calibration, times=[1] * len(nodes))
     usable = np.array([node.usable_bytes(derating.memory_headroom) for node in nodes], dtype=float)
     most = room(model, usable, batch=demand.batch, tokens=demand.kv_tokens)

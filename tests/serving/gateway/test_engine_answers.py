@@ -91,3 +91,15 @@ def test_what_a_current_engine_sends_is_handed_on_byte_for_byte_but_for_its_id()
         b'"model":"llama"', b'"model":"llama"'
     )
     assert run(scenario).content == b"data: " + expected + b"\n\n" + DONE
+
+
+@pytest.mark.parametrize(("is_stream", "count"), [(True, 1), (False, 0)])
+def test_the_time_of_a_token_after_the_first_is_of_answers_that_come_token_by_token(is_stream, count):
+    """Of an answer in one piece it would be next to nothing."""
+
+    async def scenario(world):
+        assert (await world.request(prompt="x", max_tokens=4, stream=is_stream)).status_code == 200
+        return (await world.client.get("/metrics")).text
+
+    counts = [line for line in run(scenario).splitlines() if line.startswith("strata_tpot_seconds_count{")]
+    assert counts == ['strata_tpot_seconds_count{model="llama"} 1.0'] * count

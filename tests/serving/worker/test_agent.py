@@ -91,6 +91,17 @@ def live(*answers, host=None, measure=None, before_end=lambda: None):
     return asyncio.run(run())
 
 
+async def beats(agent, gateway, messages):
+    """Let an agent measure and beat until the gateway has heard so many messages."""
+    work = [asyncio.create_task(agent.run()), asyncio.create_task(agent.measure_forever())]
+    async with asyncio.timeout(120):
+        while len(gateway.heard) < messages:
+            await asyncio.sleep(0)
+    for task in work:
+        task.cancel()
+    await asyncio.gather(*work, return_exceptions=True)
+
+
 def test_a_worker_joins_once_and_then_beats():
     _, gateway, pauses = live(desired(), desired(), desired())
     assert gateway.paths == ["join", "heartbeat", "heartbeat", "heartbeat"]
@@ -194,13 +205,7 @@ def test_peers_that_never_answer_do_not_delay_a_beat():
             await asyncio.sleep(0)
 
         agent = Agent(CARD, gateway, FakeHost(), measure=measure, usage=dict, sleep=sleep)
-        work = [asyncio.create_task(agent.run()), asyncio.create_task(agent.measure_forever())]
-        async with asyncio.timeout(120):
-            while len(gateway.heard) < 6:
-                await asyncio.sleep(0)
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await beats(agent, gateway, 6)
         return gateway.paths
 
     assert asyncio.run(run()) == ["join"] + ["heartbeat"] * 5
@@ -246,13 +251,7 @@ def test_the_way_to_a_new_peer_is_measured_and_told_at_once():
 
         agent = Agent(CARD, gateway, FakeHost(), measure=measure, usage=dict, sleep=sleep)
         await agent._turn()  # nobody else is there yet
-        work = [asyncio.create_task(agent.run()), asyncio.create_task(agent.measure_forever())]
-        async with asyncio.timeout(120):
-            while len(gateway.heard) < 3:
-                await asyncio.sleep(0)
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await beats(agent, gateway, 3)
         return [message.hop_s for path, message in gateway.heard if path == "heartbeat"]
 
     assert asyncio.run(run()) == [{}, {"b": 0.01}]

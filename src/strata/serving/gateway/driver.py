@@ -250,8 +250,8 @@ class Driver:
         self._of(self.meters.tokens, "generated").inc(stream.num_generated)
         now_s = self.clock()
         self._of(self.meters.latency).observe(now_s - stream.arrived_s)
-        if stream.finish and stream.first_s is not None and stream.num_generated > 1:
-            self._of(self.meters.tpot).observe((now_s - stream.first_s) / (stream.num_generated - 1))
+        if stream.finish and (tpot_s := stream.tpot_s(now_s)) is not None:
+            self._of(self.meters.tpot).observe(tpot_s)
 
     def _drop(self, event: events.Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""

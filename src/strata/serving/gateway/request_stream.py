@@ -91,6 +91,14 @@ class RequestStream:
         """Tokens so far; an engine's own count where it gave one."""
         return self.engine_usage or Usage(self.signal.prompt_tokens, self.num_generated)
 
+    def tpot_s(self, now_s: float) -> float | None:
+        """Return the mean time of a token after the first, where this answer alone came token by token."""
+        comes_by_token = bool(self.generated) or self.request.stream  # workers always send so, engines if asked
+        tokens = self.usage.completion_tokens
+        if self.first_s is None or not comes_by_token or self.request.num_choices > 1 or tokens < 2:
+            return None
+        return (now_s - self.first_s) / (tokens - 1)
+
     def begin(self, attempt: int, task: asyncio.Task[None], node_ids: list[str]) -> None:
         """Let another attempt write, after what there is."""
         self.attempt, self._task, self.node_ids = attempt, task, node_ids

@@ -150,7 +150,7 @@ static struct stretch own_stretch(int device, struct seat *seat, uint64_t now, u
     double busy = 0;
     for (int at = 0; at < count; at++)
         busy = parts[at].busy > busy ? parts[at].busy : busy;
-    uint64_t beside = num_busy && busy < 1 ? (uint64_t)((double)elapsed * busy) : elapsed;
+    uint64_t beside = num_busy && busy > 0 && busy < 1 ? (uint64_t)((double)elapsed * busy) : elapsed;
     uint64_t in_turns = share_turns(&others->phase_ns, beside, num_busy);
     // Of a longer stretch they may have waited for their own share in between.
     if (num_busy && elapsed < SHARE_LAUNCH_WAIT_NS)

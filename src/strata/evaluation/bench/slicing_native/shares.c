@@ -24,7 +24,7 @@
 #define RECORD_NS 5400ull       /* and an event: a launch between two took 10.8 us more on an H100 */
 #define EARLY_NS 2000ull        /* so long before either call returns the device knows of it */
 #define START_NS 1500ull        /* what start and end of a kernel take of an H200 */
-#define COLD_AFTER_NS (20 * MS) /* a call that the program has not made for so long took 33 us more on an H200, 24 to 44 */
+#define COLD_AFTER_NS (20 * MS) /* a call that the program has not made for 30 ms took about 33 us more on an H200 */
 #define COLD_NS 33000ull
 #define COLD_EARLY 0.25         /* of that, behind the device's knowing of it */
 /* Assumed, since an H100's shares were off by half where the library took none of it into account: */
