@@ -23,12 +23,13 @@ from strata.tables import Shown, rows
 
 SOURCES: Final = Path(__file__).parent / "slicing_native"
 LIMIT_BYTES: Final = 64 * 2**30
-TURNS: Final = 5
+TURNS: Final = 10
 PROCESSES: Final = 200
 BEFORE: Final = 1000
-"""Processes that have used the ledger before it is measured once more."""
+"""Processes that have used a ledger in which calls are measured, too."""
 _FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra")
-_DRIVER: Final = ("-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
+# Its own functions are its own to itself, as a real driver's are.
+_DRIVER: Final = ("-fPIC", "-shared", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def measure_cost(
 ) -> SlicingCost:
     """Run the bench program `turns` times each way, in turns. A figure is the least: what else runs only adds.
 
-    rounds: timed loops a turn. processes: started together, once a turn. before: processes that have used the
-    ledger before it is measured once more. advance: told the turns done.
+    rounds: timed loops a turn. processes: started together, once a turn. before: processes that have used another
+    ledger, in which calls are measured, too. advance: told the turns done.
     Raises MissingPart without a compiler, StrataError where a program fails.
     """
     # The ledger lies where that of `strata run` does.
@@ -101,27 +102,29 @@ def measure_cost(
         own = {key: value for key, value in environment.items() if not key.startswith((PRELOAD, "STRATA_"))}
         plain = {**own, "LD_LIBRARY_PATH": name}
         where = str(library(environment))
-        limited = slice_environment(QuotaLimits(LIMIT_BYTES, device=0), ledger=f"{ledgers}/memory", library=where)
-        figures: dict[bool, list[list[float]]] = {False: [], True: []}
-        startups: dict[bool, list[list[float]]] = {False: [], True: []}
-        for turn in range(turns):
-            for has_library, env in ((False, plain), (True, plain | limited)):
-                lines = _run([f"{folder}/bench", "calls", str(rounds)], env).splitlines()
-                figures[has_library] += [[float(figure) for figure in line.split()] for line in lines]
-                starting = _run([f"{folder}/bench", "start", str(processes)], env)
-                startups[has_library].append([float(figure) for figure in starting.split()])
-            advance(turn + 1)
+        limits = QuotaLimits(LIMIT_BYTES, device=0)
+        new, used = (
+            slice_environment(limits, ledger=f"{ledgers}/{name}", library=where) for name in ("new", "used")
+        )
         # In groups, as each stays until its group is there: the ledger has room for so many at once.
         for _ in range(0, before, processes):
-            _run([f"{folder}/bench", "start", str(processes)], plain | limited)
-        lines = _run([f"{folder}/bench", "calls", str(rounds)], plain | limited).splitlines()
-        later = min(float(line.split()[0]) for line in lines)
+            _run([f"{folder}/bench", "start", str(processes)], plain | used)
+        calls: dict[str, list[list[float]]] = {"without": [], "with": [], "later": []}
+        starts: dict[str, list[list[float]]] = {"without": [], "with": []}
+        for turn in range(turns):
+            for way, env in (("without", plain), ("with", plain | new), ("later", plain | used)):
+                lines = _run([f"{folder}/bench", "calls", str(rounds)], env).splitlines()
+                calls[way] += [[float(figure) for figure in line.split()] for line in lines]
+                if way in starts:
+                    starting = _run([f"{folder}/bench", "start", str(processes)], env)
+                    starts[way].append([float(figure) for figure in starting.split()])
+            advance(turn + 1)
     alloc_free, untouched, startup, startup_cpu = (
-        LibraryCost(*(min(row[at] for row in of[way]) for way in (False, True)))
-        for of in (figures, startups)
+        LibraryCost(*(min(row[at] for row in of[way]) for way in ("without", "with")))
+        for of in (calls, starts)
         for at in (0, 1)
     )
-    return SlicingCost(alloc_free, later, untouched, startup, startup_cpu)
+    return SlicingCost(alloc_free, min(row[0] for row in calls["later"]), untouched, startup, startup_cpu)
 
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> str:

@@ -3,8 +3,8 @@
  * Each process writes one word per device, `held[row][slot]`, and nobody else's. There is no total to keep in step:
  * the total is the sum of the words, so that a process killed at any instruction takes exactly its share with it.
  *
- * Reserving n bytes: (1) add n to the own word; (2) sum all words; (3) keep n if the sum is within the limit, else
- * subtract it again and, if somebody else was between (1) and (3) too, try once more.
+ * Reserving n bytes: (0) sum all words, to see whether n fits; (1) add n to the own word; (2) sum all words; (3) keep n
+ * if the sum is within the limit, else subtract it again and, if somebody else was between (1) and (3) too, try once more.
  *
  * Never above the limit: take the requests that are granted and not given back at some instant, and of these the one
  * whose (1) came last. All the others' additions precede its (1), hence its (2), and none was subtracted before the
@@ -15,8 +15,10 @@
  * Killed between any two of these, a process leaves its word too high, never too low, until its slot is swept
  * (slots.c).
  *
- * Refusals: the undecided requests are counted in the same words. A refusal stands only after two sums in a row without
- * anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and (3)).
+ * Refusals: from its second turn on a request is marked as undecided, in the same words. A refusal stands only after two
+ * sums in a row without anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and
+ * (3)). The first turn needs no mark, which would cost a second read-modify-write: it is taken only where (0) has found
+ * room, and then (2) finds it, too, unless others took it in between.
  */
 #include "ledger.h"
 #include "process.h"
@@ -49,11 +51,13 @@ static uint64_t sum(struct ledger_file *file, int row, uint64_t *undecided) {
     return bytes;
 }
 
-static inline bool fits(struct ledger_file *file, int row, uint64_t limit) {
+/* What all slots but `own` hold. */
+static inline uint64_t held_by_others(struct ledger_file *file, int row, uint32_t own) {
     uint64_t bytes = 0;
     for (uint32_t slot = 0, slots = slots_of(file); slot < slots; slot++)
-        bytes += atomic_load(&file->held[row][slot]) & BYTES;
-    return bytes <= limit;
+        if (slot != own)
+            bytes += atomic_load(&file->held[row][slot]) & BYTES;
+    return bytes;
 }
 
 /* Another look at a full row, sooner or later: racing processes must not keep step with each other. */
@@ -122,12 +126,13 @@ bool ledger_try(int row, uint64_t bytes) {
         return false;
     if (!bytes) /* always fits; others' undecided requests may fill the row for a moment, or for long */
         return true;
-    atomic_fetch_add(word, bytes + UNDECIDED);
-    if (__builtin_expect(fits(file, row, limit), 1)) {
-        atomic_fetch_sub(word, UNDECIDED);
-        return true;
+    uint64_t own = (atomic_load(word) & BYTES) + bytes;
+    if (__builtin_expect(own + held_by_others(file, row, attached->slot) <= limit, 1)) {
+        own = (atomic_fetch_add(word, bytes) & BYTES) + bytes;
+        if (__builtin_expect(own + held_by_others(file, row, attached->slot) <= limit, 1))
+            return true;
+        atomic_fetch_sub(word, bytes);
     }
-    atomic_fetch_sub(word, bytes + UNDECIDED);
     return reserve_again(attached, row, word, bytes);
 }
 

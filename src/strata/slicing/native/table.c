@@ -122,6 +122,10 @@ static void *find_real(struct quota_wrap *wrap) {
 }
 
 void *table_swap(void *function, const char *base, int version, bool is_per_thread) {
+    // Another library that stands before us may have answered with a wrapper of ours already: that is the right one.
+    for (EACH_WRAP(wrap))
+        if (wrap->wrapper == function)
+            return function;
     void *found = swap_by_address(function, base, strlen(base));
     if (found)
         return found;
@@ -130,10 +134,6 @@ void *table_swap(void *function, const char *base, int version, bool is_per_thre
         base = "cuGraphInstantiateWithFlags";
     size_t length = strlen(base);
     struct quota_wrap *best = NULL;
-    // Another library that stands before us may have answered with a wrapper of ours already: that is the right one.
-    for (EACH_WRAP(wrap))
-        if (wrap->wrapper == function)
-            return function;
     for (int ask = is_per_thread; ask >= 0 && !best; ask--)
         for (EACH_WRAP(wrap))
             if (wrap->library == CUDA && wrap->since && version >= wrap->since &&
