@@ -16,6 +16,7 @@ SOURCES = ROOT / "src" / "strata"
 SAMPLES = {
     "chosen": {"objective": "time", "considered": 812},
     "slower": {"factor": 1.2345},
+    "as-good": {},
     "dearer": {"factor": 3},
     "scores-lower": {"score": 0.41234, "best": 0.5, "objective": "reward"},
     "memory-exceeded": {"need": "91GiB", "have": "74.5GiB"},

@@ -363,6 +363,12 @@ def test_a_cheap_fleet_asked_for_cost_keeps_to_the_cheap_domain():
     assert answer.best.plan.domains == ("cheap",)
 
 
+def test_a_plan_that_is_as_fast_is_not_called_slower():
+    answer = plan(fleet(domain("A"), domain("B"), gbps=0.05), job())
+    (other,) = (item for item in answer.decision.alternatives if item.name == "single B")
+    assert [reason.token for reason in other.reasons] == ["as-good"]
+
+
 def test_alternatives_name_why_they_were_not_chosen():
     answer = plan(fleet(domain("a"), domain("b"), gbps=0.2), job())
     alternatives = answer.decision.alternatives

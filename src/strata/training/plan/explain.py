@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from strata.decision import Reason
 from strata.fleet.fleet import Link
@@ -15,6 +15,9 @@ from strata.training.plan.objective import Scales, money
 from strata.units import show_bandwidth, show_time, show_usd
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
+
+WORTH_SAYING: Final = 1.005
+"""Less than this factor reads as 1.00x."""
 
 
 def name(plan: TrainingPlan) -> str:
@@ -82,19 +85,18 @@ def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason,
     """Return why an evaluated plan was not chosen, the wide-area link that costs most named."""
     factor_s = item.report.step_time_s / best.report.step_time_s
     reasons = []
-    if factor_s > 1:
+    if factor_s >= WORTH_SAYING:
         reasons.append(Reason("slower", "", {"factor": factor_s}))
         link = slowest_link(problem, item)
         if link is not None:
             reasons.append(link)
     dearer = money(item.report) / money(best.report) if money(best.report) else 1.0
-    if problem.job.objective is Objective.COST and dearer > 1:
+    if problem.job.objective is Objective.COST and dearer >= WORTH_SAYING:
         reasons.insert(0, Reason("dearer", "", {"factor": dearer}))
     if problem.job.objective not in (Objective.TIME, Objective.COST):
         data = {"score": -item.score, "best": -best.score, "objective": str(problem.job.objective)}
         reasons.insert(0, Reason("scores-lower", "", data))
-    # As good as the chosen one, which only came first.
-    return tuple(reasons) or (Reason("slower", "", {"factor": factor_s}),)
+    return tuple(reasons) or (Reason("as-good"),)
 
 
 def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:
