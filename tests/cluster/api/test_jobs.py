@@ -69,6 +69,15 @@ def test_the_head_of_a_ray_job_takes_no_device() -> None:
     assert [one.has_devices for one in jobs.pod_sets(ray_job())] == [False, True]
 
 
+def test_a_head_without_workers_does_their_work() -> None:
+    alone = ray_job()
+    alone["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] = 0
+    assert [(one.name, one.pods, one.has_devices) for one in jobs.pod_sets(alone)] == [
+        ("head", 1, True),
+        ("gpu", 0, True),
+    ]
+
+
 @pytest.mark.parametrize("obj", ALL, ids=lambda obj: obj["kind"])
 def test_a_job_is_let_go_and_held_back_by_a_patch(obj: dict[str, Any]) -> None:
     assert jobs.is_suspended(obj)

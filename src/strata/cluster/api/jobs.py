@@ -262,11 +262,19 @@ def _pytorch_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
 def _ray_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
     cluster = spec.get("rayClusterSpec") or {}
     path: Path = ("spec", "rayClusterSpec")
+    workers = [
+        _Set(
+            str(group.get("groupName", i)),
+            _count(group.get("replicas")),
+            (*path, "workerGroupSpecs", i, "template"),
+        )
+        for i, group in enumerate(cluster.get("workerGroupSpecs") or ())
+    ]
     if cluster.get("headGroupSpec"):
-        yield _Set("head", 1, (*path, "headGroupSpec", "template"), has_devices=False)
-    for i, group in enumerate(cluster.get("workerGroupSpecs") or ()):
-        name, pods = str(group.get("groupName", i)), _count(group.get("replicas"))
-        yield _Set(name, pods, (*path, "workerGroupSpecs", i, "template"))
+        # A head without workers does their work.
+        is_alone = not any(group.pods for group in workers)
+        yield _Set("head", 1, (*path, "headGroupSpec", "template"), has_devices=is_alone)
+    yield from workers
 
 
 _TO_TRAINERS: Final = {"targetJobs": [{"name": "node"}]}
