@@ -63,6 +63,16 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(tmp_pat
     assert [p.mean_gap for p in whole.curve] == [p.mean_gap for p in resumed.curve]
 
 
+def test_a_limit_that_imitation_alone_passes_says_what_it_takes(tmp_path: Path) -> None:
+    ticks = count(step=60)
+    told = _small(warm_start_tables=2)
+    told = replace(told, imitation=replace(told.imitation, rounds=8))
+    with pytest.raises(UsageError, match="1 of 8 rounds of imitation") as refused:
+        _learn(tmp_path, told, minutes=1.5, clock=lambda: float(next(ticks)))
+    assert refused.value.hint == "--minutes 9 or more: imitation alone takes 8.0 here"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_ends_when_evaluations_bring_nothing_better(tmp_path: Path) -> None:
     from strata.learning.settings import PpoSettings
 

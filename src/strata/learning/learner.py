@@ -7,6 +7,7 @@ resumed run ends with the same weights, bit for bit on one CPU worker.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ def learn(
     goes on from the last evaluation, with the updates and the patience of `learning`, its other settings as
     before.
     KeyboardInterrupt passes through: the checkpoint holds the best of the policies until then.
+    Raises UsageError where `minutes` are over before the warm start is, of which nothing can be kept.
     """
     file = out / CHECKPOINT
     if not resume and file.exists():
@@ -82,7 +84,9 @@ def learn(
             evaluation = _evaluation(run.learning)
         else:
             evaluation = _evaluation(learning)
-            run = _warm_start(learning, evaluation, device=device, workers=workers, clock=clock, report=report)
+            run = _warm_start(
+                learning, evaluation, device=device, workers=workers, deadline=deadline, clock=clock, report=report
+            )
             write_checkpoint(file, run)
         network = Scorer(width=run.learning.width)
         network.load_state_dict(run.weights)
@@ -105,11 +109,23 @@ def _warm_start(
     *,
     device: str,
     workers: int,
+    deadline: float,
     clock: Callable[[], float],
     report: Report,
 ) -> TrainingRun:
     """Return a run before its first update: the safe rule, or what imitation made of it."""
     began = clock()
+
+    def taught(number: int, _loss: float) -> None:
+        done, now = number + 1, clock()
+        report(Progress("imitation", done, rounds))
+        if now >= deadline and done < rounds:
+            needs = (now - began) * rounds / done / 60
+            raise UsageError(
+                f"the time is over, and {done} of {rounds} rounds of imitation are: nothing was saved",
+                hint=f"--minutes {math.ceil(needs + 1)} or more: imitation alone takes {needs:.1f} here",
+            )
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(learning.seed)
         network = Scorer(width=learning.width)
@@ -121,7 +137,7 @@ def _warm_start(
             solved_tables(learning.warm_start_tables, seed=learning.seed),
             settings=settings,
             rng=stream(learning.seed, WARM_START, 1),
-            progress=lambda number, _loss: report(Progress("imitation", number + 1, rounds)),
+            progress=taught,
         )
     score = evaluation.score(greedy(network))
     weights = _on_cpu(network.state_dict())
