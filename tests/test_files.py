@@ -293,6 +293,12 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert pipe.is_fifo()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_text(tmp_path, "text")
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [("file/x", "a part of this one is a file"), ("n" * 300, "shorter"), ("/proc/x", "check the p")],
+)
+def test_a_place_that_cannot_be_written_is_named_with_a_way_out(tmp_path, place, hint):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written") as refused:
+        write_text(tmp_path / place, "text")
+    assert hint in refused.value.hint

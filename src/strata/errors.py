@@ -138,15 +138,23 @@ def of_system(error: OSError | MemoryError) -> StrataError:
     reason = error.strerror or str(error) or type(error).__name__
     if error.errno in _NO_ROOM:
         place = f" {_shortened(error.filename)}" if error.filename else ""
-        return MissingPart(f"cannot write{place}: {reason}", hint="free some space, or write to another disk")
+        return MissingPart(f"cannot write{place}: {reason}", hint=help_with(error))
     if error.filename is None:
         return MissingPart(f"the system refused: {reason}", hint="`strata check` shows what works on this machine")
-    hint = None
+    return UsageError(f"{_shortened(error.filename)}: {reason}", hint=help_with(error))
+
+
+def help_with(error: OSError) -> str:
+    """Return what to try where the operating system refused a file."""
+    if error.errno in _NO_ROOM:
+        return "free some space, or write to another disk"
     if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "check the permissions of the file and of the folders above it"
-    elif error.errno == errno.ENAMETOOLONG:
-        hint = "use a shorter name"
-    return UsageError(f"{_shortened(error.filename)}: {reason}", hint=hint or "check the path")
+        return "check the permissions of the file and of the folders above it"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return "another path: a part of this one is a file, not a folder"
+    if error.errno == errno.ENAMETOOLONG:
+        return "use a shorter name"
+    return "check the path"
 
 
 def _shortened(name: object) -> str:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from strata import units
-from strata.errors import BadFile, Fault, UsageError
+from strata.errors import BadFile, Fault, UsageError, help_with
 from strata.names import closest
 
 API_VERSION: Final = "strata/v1alpha1"
@@ -183,7 +183,7 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES) -> str:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file{_nearby(file)}") from None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror}", hint=help_with(error)) from None
     except ValueError as error:  # a NUL in the name
         raise UsageError(f"{str(path)!r} is not a file name: {error}") from None
     try:
@@ -401,7 +401,7 @@ def write_bytes(path: str | Path, raw: bytes) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint=help_with(error)) from None
 
 
 def write_json(path: str | Path, data: Any) -> None:

@@ -273,4 +273,5 @@ def test_an_input_is_never_overwritten(tmp_path, capsys, save):
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run(["plan", "train", "seed", "no-such-job", "--save", "file/plan.json"]) == 2
-    assert "Invalid value for '--save': file/plan.json cannot be written" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Invalid value for '--save': file/plan.json cannot be written: {tmp_path / 'file'} is a file" in said

@@ -22,3 +22,4 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     result = CliRunner().invoke(cli, ["kube", "library", str(brought / "host")])
     assert result.exit_code != 0
     assert "cannot be written" in str(result.exception)
+    assert result.exception.hint == "another path: a part of this one is a file, not a folder"

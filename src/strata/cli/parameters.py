@@ -96,7 +96,9 @@ class OutputFile(click.Path):
             exists = path.exists()
         except OSError as error:
             raise of_system(error) from None
-        if not place.is_dir() or not os.access(place, os.W_OK):
+        if not place.is_dir():
+            self.fail(f"{path} cannot be written: {place} is a file, not a folder", param, ctx)
+        if not os.access(place, os.W_OK):
             self.fail(f"{path} cannot be written: no right to write in {place}", param, ctx)
         root = ctx.find_root().obj if ctx is not None else None
         if exists and path.is_file() and isinstance(root, CommandLine) and root.mentions(path) > 1:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Final, cast
 
-from strata.errors import UsageError
+from strata.errors import UsageError, help_with
 from strata.host.trace.read import LOST
 
 LEVEL: Final = 1
@@ -51,7 +51,7 @@ def sink(path: Path) -> Iterator[Sink]:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = temporary.open("xb")
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint=help_with(error)) from None
     try:
         with stream:
             if path.suffix == ".gz":
@@ -61,6 +61,6 @@ def sink(path: Path) -> Iterator[Sink]:
                 yield Sink(stream)
         temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}", hint=help_with(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
