@@ -19,15 +19,18 @@ GIVEN = {
         "num_experts_per_tok": 6,
     },
     "glm4_moe": {"head_dim": 128, "attention_bias": True, "use_qk_norm": True},
+    "glm4v_moe_text": {"head_dim": 128, "attention_bias": True},
     "hunyuan_v1_dense": {"head_dim": 128},
     "kimi_k2": {},
+    "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "qwen3_moe": {"head_dim": 128},
 }
 """What a family's configuration class leaves open, or what its default does not try."""
 
-OFF = {"ernie4_5_moe": 1e-5}
-"""How far we may be off: transformers counts what corrects a router's balance as a parameter."""
+OFF = {"ernie4_5_moe": 1e-5, "afmoe": 1e-6, "apertus": 1e-7}
+"""How far we may be off: transformers counts what corrects a router's balance as a parameter; the activation of
+Apertus has two numbers a layer."""
 
 SMALL = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
@@ -39,12 +42,18 @@ ROUTED = {**EXPERTS, "n_routed_experts": 8, "num_key_value_heads": 8, "first_k_d
 
 def built(kind, more, *, device):
     import torch
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     config = CONFIG_MAPPING[kind](**more)
     config._attn_implementation = config._experts_implementation = "eager"
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config).eval()
+        if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            model = AutoModelForCausalLM.from_config(config).eval()
+        else:  # the text model inside one of images has no head of its own
+            model = AutoModel.from_config(config).eval()
+            if not getattr(config, "tie_word_embeddings", False):
+                model.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
     return model, model_from_keys(json.loads(config.to_json_string(use_diff=False)), path="config.json", name=kind)
 
 
@@ -86,6 +95,10 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("cohere2", {}, 0),
         ("olmo2", {}, 0),
         ("exaone4", {}, 0),
+        ("ministral3", {}, 0),
+        ("apertus", {}, 0),
+        ("afmoe", {**EXPERTS, "num_experts": 8, "num_dense_layers": 1}, 0),
+        ("solar_open", {**EXPERTS, "n_routed_experts": 8}, 0),
         ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 2}, 0),
         # Sums over heads of what the index says are no product of ours.
         ("glm_moe_dsa", ROUTED, 0.005),

@@ -148,6 +148,8 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         family = falcon(keys)
     if model_type == "gpt_bigcode" and keys.flag("multi_query", default=True):
         keys.data = {**keys.data, "num_key_value_heads": 1}
+    if model_type == "solar_open":  # it has no dense block, and no key that says so
+        keys.data = {"first_k_dense_replace": 0, **keys.data}
     if model_type == "phi" and keys.flag("qk_layernorm", default=False):
         keys.fault("qk_layernorm", "normed queries and keys of Phi are not supported")
     hidden = keys.size("hidden_size")
