@@ -11,7 +11,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src"
 LARGEST_ROOM_LINES = 16_470
-LARGEST_EVALUATION_LINES = 16_250
+LARGEST_EVALUATION_LINES = 16_270
 LARGEST_CONTROL_LINES = 7_950
 LARGEST_SOURCE_LINES = 100_800
 """Without evaluation/ and control/, which have their own. The aim of the sum is 62,000.

@@ -101,7 +101,7 @@ def test_what_a_worker_has_cached_goes_to_others_which_say_what_it_would_have_sa
     prompt = model.tokenizer(model.prompt)["input_ids"]
     is_windowed = model.folder.name == "mistral"  # whose window of 12 tokens is full before anything moves
     expected = folders.generated(model.folder, prompt, 60)
-    url, first = live.order(prompt=prompt, max_tokens=60)
+    url, first = live.order(prompt=prompt, max_tokens=LONG)  # or it is over before it is interrupted
     said, attempt, message = [], 1, first
     for count in (20, 45, 60):
         with live.client.stream("POST", f"{url}/generate", json=message) as answer:

@@ -30,6 +30,8 @@ LONG_PROMPT: Final = tuple(i % 256 for i in range(512))
 """Of what is handed over, or computed anew."""
 TOKEN: Final = re.compile(rb'{"token":(\d+)}')
 BEAT_S: Final = 0.2
+LATE: Final = 50
+"""Times as many answers as are asked for that may be over before they are interrupted."""
 QUIET_S: Final = 3600.0
 """From one heartbeat to the next once all has been heard: they would be counted with the tokens."""
 
@@ -139,9 +141,11 @@ async def _run(workers: _Workers, load: PipelineLoad, clients: int, *, requests:
 
     async def client(number: int) -> None:
         for i in range(requests):
-            stamps = await asyncio.wait_for(_ask(workers, load, f"{time.time_ns()}-{number}-{i}"), 10 * START_S)
+            heard = bytearray()
+            times = _ask(workers, load, f"{time.time_ns()}-{number}-{i}", heard)
+            stamps = await asyncio.wait_for(times, 10 * START_S)
             if len(stamps) != load.tokens:
-                raise StrataError(f"{len(stamps)} tokens instead of {load.tokens}: {workers.last!r}")
+                raise StrataError(f"{len(stamps)} tokens instead of {load.tokens}: {_end(heard)!r}")
             tpot_s.append((stamps[-1] - stamps[0]) / (load.tokens - 1))
 
     started = time.perf_counter()
@@ -153,20 +157,22 @@ async def _run(workers: _Workers, load: PipelineLoad, clients: int, *, requests:
     }
 
 
-async def _ask(workers: _Workers, load: PipelineLoad, request_id: str) -> list[float]:
+async def _ask(workers: _Workers, load: PipelineLoad, request_id: str, heard: bytearray) -> list[float]:
     """Return when each token came."""
     message = {"request_id": request_id, "attempt": 1, "prompt": PROMPT, "max_tokens": load.tokens}
-    return [stamp async for stamp, _ in _tokens(workers, message)]
+    return [stamp async for stamp, _ in _tokens(workers, message, heard)]
 
 
 async def _interrupted(workers: _Workers, load: PipelineLoad, *, is_kept: bool) -> dict[str, Any]:
     """Interrupt an answer in its middle, and go on with what was cached or without; by the same workers."""
     gaps_s, spent_s, half = list[float](), 0.0, load.tokens // 2
-    for _ in range(load.requests):
+    for _ in range(LATE * load.requests):
+        if len(gaps_s) == load.requests:
+            break
         name = str(time.time_ns())
         message = {"request_id": name, "attempt": 1, "prompt": LONG_PROMPT, "max_tokens": load.tokens}
-        generated = list[int]()
-        async with aclosing(_tokens(workers, message)) as tokens:
+        generated, heard, heard_onward = list[int](), bytearray(), bytearray()
+        async with aclosing(_tokens(workers, message, heard)) as tokens:
             async for _, token in tokens:
                 generated.append(token)
                 if len(generated) == half:
@@ -175,16 +181,26 @@ async def _interrupted(workers: _Workers, load: PipelineLoad, *, is_kept: bool) 
             abort = {"request_id": name, "attempt": 1, "is_kept": is_kept}
             async for _data in _post(workers, "/abort", abort):
                 pass
-        message |= {"attempt": 2, "generated": generated}
-        if is_kept:
-            cached = len(LONG_PROMPT) + half - 1
-            message["kept"] = {"attempt": 1, "tokens": cached, "stages": workers.stages}
-        async with aclosing(_tokens(workers, message)) as tokens:
-            stamp, _ = await anext(tokens, (None, None))
-            if stamp is None:
-                raise StrataError(f"an interrupted answer did not go on: {workers.last!r}")
-            gaps_s.append(stamp - start)
-            spent_s += workers.cpu_s - before_s
+            message |= {"attempt": 2, "generated": generated}
+            if is_kept:
+                cached = len(LONG_PROMPT) + half - 1
+                message["kept"] = {"attempt": 1, "tokens": cached, "stages": workers.stages}
+            async with aclosing(_tokens(workers, message, heard_onward)) as onward:
+                async for stamp, _ in onward:
+                    gaps_s.append(stamp - start)
+                    spent_s += workers.cpu_s - before_s
+                    break
+                else:
+                    async for _ in tokens:
+                        pass
+                    # Where this process had no turn for long, the answer was over, and its memory free, before it
+                    # was interrupted.
+                    if b'"finish"' not in heard:
+                        raise StrataError(f"an interrupted answer did not go on: {_end(heard_onward)!r}")
+    if len(gaps_s) < load.requests:
+        raise StrataError(
+            "answers are over before they can be interrupted: this machine is too busy", hint="--tokens 256"
+        )
     return {
         "goes_on_by": "moving" if is_kept else "computing",
         "tokens": len(LONG_PROMPT) + half - 1,
@@ -193,13 +209,20 @@ async def _interrupted(workers: _Workers, load: PipelineLoad, *, is_kept: bool) 
     }
 
 
-async def _tokens(workers: _Workers, message: dict[str, Any]) -> AsyncGenerator[tuple[float, int], None]:
-    """Yield tokens, and when each came."""
+async def _tokens(
+    workers: _Workers, message: dict[str, Any], heard: bytearray
+) -> AsyncGenerator[tuple[float, int], None]:
+    """Yield tokens, and when each came. heard: takes all that the worker answers."""
     async with aclosing(_post(workers, "/generate", message | {"stages": workers.stages})) as pieces:
         async for piece in pieces:
-            workers.last = piece[-200:]
+            heard += piece
             for token in TOKEN.findall(piece):
                 yield time.perf_counter(), int(token)
+
+
+def _end(heard: bytearray) -> bytes:
+    """Return the last of what a worker answered, which says why it ended."""
+    return bytes(heard[-200:])
 
 
 async def _post(workers: _Workers, path: str, message: dict[str, Any]) -> AsyncGenerator[bytes, None]:
@@ -224,7 +247,6 @@ class _Workers(ExitStack):
         cuts = [load.layers * i // count for i in range(count + 1)]
         self.ranges = {f"n{i}": (cuts[i], cuts[i + 1]) for i in range(count)}
         self.urls, self.loaded, self._hops = dict[str, str](), set[str](), dict[str, float]()
-        self.last = b""
         gateway = self.enter_context(_gateway(self))
         model = ["--layers", str(load.layers), "--hidden", str(load.hidden)]
         processes = [self._start(["--id", name, "--gateway", gateway, *model]) for name in self.ranges]
