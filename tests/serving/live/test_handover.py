@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strata.serving.layout import Line
-from strata.serving.live.events import FirstToken
+from strata.serving.live.events import Failed, FirstToken
 from strata.serving.live.handover import hand_over
 from strata.serving.live.instructions import Abort, Dispatch
 from strata.serving.planning.allocation import Stage
@@ -95,3 +95,32 @@ def test_a_node_that_leaves_keeps_what_began_there_and_one_that_is_silent_does_n
     cluster.run(200)
     assert {each.is_kept for each in cluster.log if isinstance(each, Abort)} == {False}
     assert all(each.kept is None for each in cluster.log if isinstance(each, Dispatch))
+
+
+def test_an_attempt_whose_memory_had_gone_is_not_one_of_those_a_request_has():
+    """It waited longer than that is kept, or others needed the room: nobody and nothing of the request failed."""
+    cluster = Cluster("a", "b", "c", "d", max_attempts=2)
+    cluster.run(5)
+    cluster.send(request("r"))
+    cluster.tell(FirstToken("r", 1))
+    cluster.leave(cluster.at["r"].route.stages[0].node_id)
+    cluster.run(20)
+    assert cluster.at["r"].attempt == 2
+    cluster.tell(Failed("r", 2, generated=10))
+    assert (cluster.at["r"].attempt, cluster.at["r"].kept) == (3, None)
+    cluster.tell(Failed("r", 3, generated=10))
+    assert cluster.rejected == {"r": "attempts-exhausted"}
+
+
+@pytest.mark.parametrize("node_id", ["c", None])
+def test_an_attempt_that_went_on_or_whose_node_failed_counts(node_id):
+    cluster = Cluster("a", "b", "c", "d", max_attempts=2)
+    cluster.run(5)
+    cluster.send(request("r"))
+    cluster.tell(FirstToken("r", 1))
+    cluster.leave(cluster.at["r"].route.stages[0].node_id)
+    cluster.run(20)
+    if node_id is None:
+        cluster.tell(FirstToken("r", 2))
+    cluster.tell(Failed("r", 2, generated=10, node_id=node_id))
+    assert cluster.rejected == {"r": "attempts-exhausted"}

@@ -261,7 +261,9 @@ class Core:
         return self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s)
 
     def _failed(self, event: events.Failed, now_s: float) -> list[Instruction]:
-        out = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s)
+        out = self._requests.break_off(
+            event.request_id, event.attempt, event.generated, now_s, is_blamed=event.node_id is not None
+        )
         if out is None:
             return []
         if event.node_id is not None and event.node_id in self._members:

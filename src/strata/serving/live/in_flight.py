@@ -28,7 +28,11 @@ OVERTAKEN: Final = 8
 
 @dataclass(slots=True)
 class InFlightRequest:
-    """One request. `versions` are the pipelines its present route uses; empty while it waits."""
+    """One request. `versions` are the pipelines its present route uses; empty while it waits.
+
+    kept: what its next attempt may go on from. is_unbegun: its present one is to, and has said nothing yet.
+    num_spared: attempts that do not count.
+    """
 
     signal: RequestSignal
     arrived_s: float
@@ -37,6 +41,8 @@ class InFlightRequest:
     versions: frozenset[int] = frozenset()
     first_token_s: float | None = None
     kept: KeptAttempt | None = None
+    is_unbegun: bool = False
+    num_spared: int = 0
     timeline: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -131,6 +137,7 @@ class InFlightRequests:
         request = self._requests.get(request_id)
         if request and request.attempt == attempt:
             self.router.first_token(request_id, now_s)
+            request.is_unbegun = False
             if request.first_token_s is None:
                 request.first_token_s = now_s
 
@@ -170,12 +177,20 @@ class InFlightRequests:
         self._close(request, now_s)
         return out
 
-    def break_off(self, request_id: str, attempt: int, generated: int, now_s: float) -> list[Instruction] | None:
-        """Take back an attempt that has ended by itself; None where it is not the present one."""
+    def break_off(
+        self, request_id: str, attempt: int, generated: int, now_s: float, *, is_blamed: bool
+    ) -> list[Instruction] | None:
+        """Take back an attempt that has ended by itself; None where it is not the present one.
+
+        is_blamed: some node is at fault.
+        """
         request = self._requests.get(request_id)
         if request is None or request.attempt != attempt or request.route is None:
             return None
         request.signal = replace(request.signal, generated=generated)
+        if request.is_unbegun and not is_blamed:
+            # What was kept had gone: others needed the room, or it waited too long. The next computes it anew.
+            request.num_spared += 1
         return self._interrupt(request, Reason("attempt-failed"), now_s)
 
     def take_back(
@@ -214,7 +229,7 @@ class InFlightRequests:
         self._metrics.collect_network(0.0, self._sent_bytes(request, request.signal.generated))
         request.timeline.append({"interrupted_after_s": now_s - request.arrived_s, "reason": reason.to_dict()})
         self._free(request, now_s)
-        if request.attempt >= self._config.max_attempts:
+        if request.attempt - request.num_spared >= self._config.max_attempts:
             self._close(request, now_s)
             reason = Reason("attempts-exhausted", data={"attempts": request.attempt})
             return [self._rejected(request, reason, retry_after_s=self._config.heartbeat_interval_s)]
@@ -246,6 +261,7 @@ class InFlightRequests:
             }
         )
         kept, request.kept = request.kept, None
+        request.is_unbegun = kept is not None
         return Dispatch(request_id, request.attempt, route, versions, kept)
 
     def _rejected(self, request: InFlightRequest, reason: Reason, *, retry_after_s: float | None = None) -> Reject:
