@@ -183,7 +183,8 @@ def test_a_fleet_that_dies_before_anything_is_counted_is_reported_and_not_called
     fleet.write_text(SMALL)
     found = answer(str(fleet), job, "--seconds", "20s", "--kill", "Here/0@1s")
     assert found["requests"]["served"] == 0
-    assert found["requests"]["unfinished"] == found["requests"]["offered"] > 0
+    assert found["rejected_by_reason"] == {"not-served-in-time": found["requests"]["offered"]}
+    assert found["requests"]["offered"] > 0
 
 
 def test_the_memory_that_the_job_leaves_free_is_left_free(tmp_path, capsys):

@@ -451,3 +451,20 @@ def test_a_worker_that_leaves_keeps_what_it_has_until_its_successor_is_told_wher
         else:
             assert message["kept"] is None
             assert aborts[1] == {"request_id": "cmpl-1", "attempt": 1, "is_kept": False}
+
+
+def test_a_goal_that_passes_while_nobody_serves_is_answered_in_that_moment():
+    async def scenario(world):
+        for worker in world.workers:
+            await worker.tell("leave")
+        goal = {"x-strata-ttft-ms": "500"}
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 4}
+        waiting = asyncio.create_task(world.post("/v1/completions", body, headers=goal))
+        while not world.driver.streams:
+            await asyncio.sleep(0)
+        world.tick(0.6)  # the next beat is later
+        return await waiting
+
+    refused = run(scenario, config=replace(FAST, routing_strategy="auto"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["code"] == "not-served-in-time"

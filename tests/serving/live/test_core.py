@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.serving.live.deadlines import TOGETHER_S, Deadlines
 from strata.serving.live.events import (
     Cancelled,
     Failed,
@@ -16,6 +17,7 @@ from strata.serving.live.events import (
     Leave,
     Tick,
 )
+from strata.serving.live.in_flight import RETRY_S
 from strata.serving.live.instructions import Abort, Dispatch, EvictNode, Load, Reject, RejectJoin, Replan
 from strata.serving.live.replan import answer
 from strata.serving.live.rollout import PipelinePhase
@@ -475,6 +477,59 @@ def test_a_request_whose_goal_passed_while_it_waited_is_told_so():
     assert len(cluster.at) < 500
     cluster.run(10.0)
     assert set(cluster.rejected.values()) == {"waited-too-long"}
+
+
+def test_all_whose_goal_passes_are_told_in_that_moment_however_many_wait_before_them():
+    cluster = Cluster("a", "b")  # whose next beat is 5 s away
+    cluster.run(1.0)
+    cluster.send(*(request(f"r{i}", ttft_goal_s=2.0) for i in range(500)))
+    ran = set(cluster.at)
+    cluster.run(2.0 + TOGETHER_S)
+    assert set(cluster.rejected) == {f"r{i}" for i in range(500)} - ran
+    assert set(cluster.rejected.values()) == {"waited-too-long"}
+    assert all(one.retry_after_s == RETRY_S for one in cluster.log if isinstance(one, Reject))
+
+
+def test_a_goal_that_passes_where_nobody_serves_yet_is_told_in_that_moment():
+    cluster = Cluster()
+    cluster.send(request("r", ttft_goal_s=2.0), request("s", ttft_goal_s=20.0), request("t"))
+    cluster.run(2.0 + TOGETHER_S)
+    assert cluster.rejected == {"r": "not-served-in-time"}
+
+
+def test_who_asked_for_no_time_or_of_a_router_that_minds_none_waits_on():
+    cluster = Cluster("a", "b", routing_strategy="rr")
+    cluster.send(*(request(f"r{i}", ttft_goal_s=2.0) for i in range(500)))
+    cluster.run(10.0)
+    assert cluster.rejected == {}
+
+
+def test_who_could_be_in_time_on_a_faster_node_that_came_waits_for_it():
+    cluster = Cluster(node("slow", gb=20.0, speed=0.02))
+    cluster.send(*(request(f"r{i}") for i in range(200)), request("late", ttft_goal_s=30.0))
+    cluster.run(10.0)
+    cluster.join(node("fast", gb=20.0, speed=2.0))
+    cluster.run(18.5)  # the slow one takes more than a second to read a prompt
+    assert cluster.rejected == {}
+    cluster.run(1.0)
+    assert cluster.rejected == {"late": "waited-too-long"}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 9))), max_size=30))
+@examples(40)
+def test_deadlines_pass_once_the_last_that_was_set(steps):
+    deadlines, due = Deadlines(), dict[str, int]()
+    for number, (name, at) in enumerate(steps):
+        if at is None:
+            deadlines.remove(name)
+            due.pop(name, None)
+        else:
+            deadlines.add(name, float(number + at))
+            due[name] = number + at
+        passed = {name for name, at in due.items() if at < number}
+        assert sorted(deadlines.passed(float(number))) == sorted(passed)
+        due = {name: at for name, at in due.items() if name not in passed}
+        assert (deadlines.wake_s() is None) == (not due)
 
 
 def test_answers_are_the_same_for_the_same_events():

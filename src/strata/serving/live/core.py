@@ -80,6 +80,8 @@ class Core:
         due = [] if self._plan_due_s is None or self._is_planning else [self._plan_due_s]
         if len(self._members) or len(self._requests):
             due.append(now_s + self.config.heartbeat_interval_s)
+        if (late_s := self._requests.wake_s()) is not None:
+            due.append(late_s)
         return max(now_s, min(due)) if due else None
 
     def incarnation(self, node_id: str) -> int | None:

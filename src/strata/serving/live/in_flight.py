@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -12,18 +12,23 @@ from typing import Any, Final
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.deadlines import Deadlines
 from strata.serving.live.instructions import Abort, Dispatch, Instruction, KeptAttempt, Reject
 from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import Rollout
 from strata.serving.live.traffic import Traffic
 from strata.serving.request import RequestSignal
 from strata.serving.routing.make import make_router
-from strata.serving.routing.queue import WaitingQueue
+from strata.serving.routing.queue import WaitingQueue, left
 
 REMEMBERED: Final = 10_000
 """Requests whose timeline is kept after their end."""
 OVERTAKEN: Final = 8
 """Waiting requests that may be too large for the room there is while smaller ones behind them are tried."""
+RETRY_S: Final = 1.0
+"""When a client should come again where others wait (assumed)."""
+PASSING: Final = frozenset({"waited-too-long", "not-served-in-time"})
+"""Reasons of which another time may not be one."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class InFlightRequests:
         self.traffic = Traffic(config.request_arrival_horizon)
         self._config, self._rollout, self._metrics, self._hidden_bytes = config, rollout, metrics, hidden_bytes
         self._queue = WaitingQueue(config.queue_limit)
+        self._deadlines = Deadlines()
         self._requests: dict[str, InFlightRequest] = {}
         self._timelines: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._version_of: dict[str, int] = {}
@@ -100,14 +106,15 @@ class InFlightRequests:
         request = InFlightRequest(signal, now_s)
         if not self._queue.push(signal, now_s):
             reason = Reason("queue-full", data={"waiting": len(self._queue)})
-            return [self._rejected(request, reason, retry_after_s=1.0)]
+            return [self._rejected(request, reason, retry_after_s=RETRY_S)]
         self._requests[request_id] = request
+        self._set_deadline(request, now_s)
         self.traffic.unfinished(len(self._requests), now_s)
         return []
 
     def dispatch(self, now_s: float) -> list[Instruction]:
         """Send off whoever has room, best first; a few that are too large do not hold up smaller ones."""
-        out: list[Instruction] = []
+        out: list[Instruction] = list(self._late(now_s))
         routes: dict[str, Route] = {}
         refused: dict[str, Reason] = {}
 
@@ -124,13 +131,13 @@ class InFlightRequests:
             if not refused:
                 break
             # Waiting would not help them, and behind them others wait.
-            for request_id, reason in refused.items():
-                request = self._requests[request_id]
-                self._queue.remove(request_id)
-                self._close(request, now_s)
-                out.append(self._rejected(request, reason))
+            out += [self._refuse(self._requests[name], reason, now_s) for name, reason in refused.items()]
             refused.clear()
         return out
+
+    def wake_s(self) -> float | None:
+        """Return when the goal of a waiting request will have passed; None where none has one."""
+        return self._deadlines.wake_s()
 
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
         """Note when the first token came."""
@@ -238,6 +245,26 @@ class InFlightRequests:
         self._queue.push(signal, request.arrived_s, is_forced=True)
         return []
 
+    def _set_deadline(self, request: InFlightRequest, now_s: float) -> None:
+        """Note until when a request has to be sent; never before now."""
+        due_s = request.arrived_s + self.router.patience_s(request.signal, now_s)
+        if due_s < math.inf:
+            self._deadlines.add(request.signal.request_id, max(due_s, now_s))
+
+    def _late(self, now_s: float) -> Iterator[Reject]:
+        """Refuse those who wait for a first token that can no longer be in time, however far behind they are."""
+        for request_id in self._deadlines.passed(now_s):
+            request = self._requests[request_id]
+            if reason := self.router.refuses(left(request.signal, request.arrived_s, now_s), now_s):
+                yield self._refuse(request, reason, now_s)
+            else:  # faster pipelines have come
+                self._set_deadline(request, now_s)
+
+    def _refuse(self, request: InFlightRequest, reason: Reason, now_s: float) -> Reject:
+        self._queue.remove(request.signal.request_id)
+        self._close(request, now_s)
+        return self._rejected(request, reason, retry_after_s=RETRY_S if reason.token in PASSING else None)
+
     def _sent(self, request: InFlightRequest, route: Route, now_s: float) -> Dispatch:
         versions = tuple(self._version_of[stage.node_id] for stage in route.stages)
         request_id = request.signal.request_id
@@ -262,6 +289,7 @@ class InFlightRequests:
         )
         kept, request.kept = request.kept, None
         request.is_unbegun = kept is not None
+        self._deadlines.remove(request_id)
         return Dispatch(request_id, request.attempt, route, versions, kept)
 
     def _rejected(self, request: InFlightRequest, reason: Reason, *, retry_after_s: float | None = None) -> Reject:
@@ -280,6 +308,7 @@ class InFlightRequests:
 
     def _close(self, request: InFlightRequest, now_s: float) -> None:
         self._free(request, now_s)
+        self._deadlines.remove(request.signal.request_id)
         del self._requests[request.signal.request_id]
         self._keep(request)
 

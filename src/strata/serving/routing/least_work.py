@@ -113,11 +113,15 @@ class LeastWorkRouting(PipelineRouter):
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request or meet its goals, were it idle."""
         reason = super().refuses(request, now_s)
-        if reason or not self.pipelines:
+        if reason:
             return reason
-        unread = request.prefill_tokens - self._cached(request, now_s)
-        ttft_s, step_s = self.fill[:, 0] + self.fill[:, 1] * unread, self.step_s(np.ones(len(unread)))
-        holds = self.most_kv >= request.kv_tokens
+        if not self.pipelines:
+            if request.ttft_goal_s >= 0.0:
+                return None
+            times = {"waited": request.waited_s, "wanted": request.ttft_goal_s + request.waited_s}
+            return Reason("not-served-in-time", data={key: show_time(value) for key, value in times.items()})
+        ttft_s, holds = self._idle_ttft_s(request, now_s)
+        step_s = self.step_s(np.ones(len(ttft_s)))
         soon = holds & (ttft_s <= request.ttft_goal_s)
         if not soon.any():
             goal, best_s = "the first token", ttft_s[holds].min()
@@ -131,6 +135,19 @@ class LeastWorkRouting(PipelineRouter):
             return None
         data = {"goal": goal, "wanted": show_time(wanted_s), "best": show_time(float(best_s))}
         return Reason("goal-out-of-reach", data=data)
+
+    def patience_s(self, request: RequestSignal, now_s: float) -> float:
+        """Return how long a request that comes now may wait for a pipeline that is idle then [s]."""
+        if request.ttft_goal_s == math.inf:
+            return math.inf
+        ttft_s, holds = self._idle_ttft_s(request, now_s)
+        return request.ttft_goal_s - float(ttft_s.min(where=holds, initial=math.inf) if holds.any() else 0.0)
+
+    def _idle_ttft_s(self, request: RequestSignal, now_s: float) -> tuple[Floats, Bools]:
+        """Return the time to the first token on each pipeline, were it idle, and which could hold the request."""
+        unread = request.prefill_tokens - self._cached(request, now_s)
+        holds: Bools = self.most_kv >= request.kv_tokens
+        return self.fill[:, 0] + self.fill[:, 1] * unread, holds
 
     def _foresee(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats]:
         """Return what a request would see of each pipeline, and cost there."""

@@ -65,7 +65,7 @@ class WaitingQueue:
             entry = item[2]
             if entry.is_gone:
                 continue
-            if can(_left(entry, now_s)):
+            if can(left(entry.request, entry.since_s, now_s)):
                 del self._entries[entry.request.request_id]
                 best = entry.request
                 for _, _, other in missed:
@@ -90,10 +90,9 @@ class WaitingQueue:
         return True
 
 
-def _left(entry: _Entry, now_s: float) -> RequestSignal:
-    """Return a request as if it came now."""
-    request = entry.request
-    if request.ttft_goal_s == math.inf or now_s <= entry.since_s:
+def left(request: RequestSignal, since_s: float, now_s: float) -> RequestSignal:
+    """Return a request that waits since then as if it came now."""
+    if request.ttft_goal_s == math.inf or now_s <= since_s:
         return request
-    waited_s = now_s - entry.since_s
+    waited_s = now_s - since_s
     return replace(request, ttft_goal_s=request.ttft_goal_s - waited_s, waited_s=waited_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -44,6 +45,10 @@ class Router(Protocol):
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no path could ever take a request, were all idle; None where waiting may help."""
+
+    def patience_s(self, request: RequestSignal, now_s: float) -> float:
+        """Return how long a request that comes now may wait for a path and still be in time [s]."""
+        return math.inf
 
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
         """Return what each path would cost the request now, best first; at most a few."""
