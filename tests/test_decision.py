@@ -104,6 +104,7 @@ SAMPLES = {
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},
     "goal-out-of-reach": {"goal": "each token", "wanted": "15ms", "best": "20ms"},
     "goal-missed": {"count": 2, "total": 10, "figure": "TTFT", "reached": "3.2s", "asked": "2s"},
+    "nobody-serves": {"nodes": 0},
     "not-served-in-time": {"wanted": "500ms", "waited": "510ms"},
     "waited-too-long": {"wanted": "500ms", "waited": "330ms", "best": "360ms"},
     "rate-not-served": {"served": 12.3, "asked": 28.0},

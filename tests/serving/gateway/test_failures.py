@@ -7,6 +7,7 @@ from dataclasses import replace
 import httpx
 
 from strata.serving.gateway.request_stream import ROOM, RequestStream
+from strata.serving.live.absence import ABSENCE_S
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Planned
 from strata.serving.live.handover import HandOver
@@ -451,6 +452,26 @@ def test_a_worker_that_leaves_keeps_what_it_has_until_its_successor_is_told_wher
         else:
             assert message["kept"] is None
             assert aborts[1] == {"request_id": "cmpl-1", "attempt": 1, "is_kept": False}
+
+
+def test_where_nobody_serves_clients_are_told_so_soon_and_when_to_come_again():
+    async def scenario(world):
+        for worker in world.workers:
+            await worker.tell("leave")
+        await world.passes(1.0)
+        waiting = asyncio.create_task(world.complete())
+        while not world.driver.streams:
+            await asyncio.sleep(0)
+        world.tick(ABSENCE_S)
+        answers = [await waiting, await world.complete()]  # the second at once
+        await world.up()
+        return [*answers, await world.complete()]
+
+    *refused, served = run(scenario)
+    for answer in refused:
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")  # a heartbeat's time
+        assert answer.json()["error"]["code"] == "nobody-serves"
+    assert served.status_code == 200
 
 
 def test_a_goal_that_passes_while_nobody_serves_is_answered_in_that_moment():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.serving.live.absence import ABSENCE_S
 from strata.serving.live.deadlines import TOGETHER_S, Deadlines
 from strata.serving.live.events import (
     Cancelled,
@@ -444,7 +445,9 @@ def test_every_request_ends_exactly_once_whatever_happens(strategy, data):
         cluster.finish(*sorted(cluster.at))
     status = cluster.core.status()
     assert status["requests"] == {"waiting": 0, "unfinished": 0}
-    assert cluster.rejected == {}
+    # After half a minute of nobody; and of no attempt that runs.
+    assert set(cluster.rejected.values()) <= {"nobody-serves"}
+    assert not cluster.rejected.keys() & (ended | cluster.at.keys())
     assert all(one["running"] == 0 for one in status["nodes"])
 
 
@@ -495,6 +498,45 @@ def test_a_goal_that_passes_where_nobody_serves_yet_is_told_in_that_moment():
     cluster.send(request("r", ttft_goal_s=2.0), request("s", ttft_goal_s=20.0), request("t"))
     cluster.run(2.0 + TOGETHER_S)
     assert cluster.rejected == {"r": "not-served-in-time"}
+
+
+def test_where_nobody_serves_requests_wait_for_workers_of_a_gateway_started_again_and_no_longer():
+    cluster = Cluster()
+    cluster.send(request("r"))
+    cluster.run(ABSENCE_S - 1.0)
+    assert cluster.rejected == {}
+    cluster.run(1.0)
+    assert cluster.rejected == {"r": "nobody-serves"}
+    assert cluster.log[-1].retry_after_s == cluster.core.config.heartbeat_interval_s
+    cluster.send(request("s"))  # it is known by now
+    assert cluster.rejected["s"] == "nobody-serves"
+    cluster.join("a", "b")
+    cluster.send(request("t"))
+    assert list(cluster.at) == ["t"]
+
+
+def test_nodes_that_cannot_hold_the_model_are_as_good_as_nobody_and_those_that_load_are_waited_for():
+    alone = Cluster("a")
+    alone.send(request("r"))
+    alone.run(ABSENCE_S)
+    assert alone.rejected == {"r": "nobody-serves"}
+    cluster = Cluster()
+    cluster.stuck |= {"a", "b"}
+    cluster.join("a", "b")
+    cluster.send(request("r"))
+    cluster.run(ABSENCE_S + 10.0)
+    assert cluster.core.status()["requests"]["waiting"] == 1
+
+
+def test_what_was_interrupted_waits_for_nodes_however_long():
+    cluster = Cluster("a", "b")
+    cluster.send(request("r"))
+    cluster.leave("a")
+    cluster.leave("b")
+    cluster.run(ABSENCE_S + 100.0)
+    assert cluster.rejected == {}
+    cluster.join("c", "d")
+    assert cluster.at["r"].attempt == 2
 
 
 def test_who_asked_for_no_time_or_of_a_router_that_minds_none_waits_on():

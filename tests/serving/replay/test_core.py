@@ -160,9 +160,10 @@ def test_a_node_that_leaves_says_so_and_nothing_is_lost():
     assert len(core.serving()) == 1
 
 
-def test_where_nothing_can_serve_requests_wait_and_are_told_unfinished():
+def test_where_nothing_can_serve_requests_wait_for_a_while_and_are_refused():
     run, _ = replayed([node("a")], [Request(1.0, 200, 100)] * 5, end_s=5.0)
-    assert outcomes(run) == {"unfinished": 5}
+    assert outcomes(run) == {"rejected": 5}
+    assert {reason.token for reason in run.refusals} == {"nobody-serves"}
     assert report(run, DEMAND, seed=0)["latency_s"] is None
 
 
@@ -218,7 +219,9 @@ def test_whatever_befalls_the_nodes_each_request_ends_once_and_the_books_are_emp
         routing_strategy=routing, absent=["e"], more={"notice_s": notice_s, "patience_s": 60.0},
     )  # fmt: skip
     assert sorted(run.record.at_s) == [request.at_s for request in asked]
-    assert set(outcomes(run)) <= {"served", "cancelled"} | (set() if core.serving() else {"unfinished"})
+    ends = {"served", "cancelled", "rejected"} | (set() if core.serving() else {"unfinished"})
+    assert set(outcomes(run)) <= ends
+    assert {reason.token for reason in run.refusals} <= {"nobody-serves"}
     assert all(one.running == 0 for one in core.nodes())
     assert not any(machine.heads for machine in run.service.machines.values())
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from strata.decision import Reason
 from strata.serving.live import events
+from strata.serving.live.absence import Absence
 from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.handover import HandOver, hand_over
@@ -56,6 +57,7 @@ class Core:
         self._plan_due_s: float | None = None
         self._planned_s: float | None = None
         self._is_planning = False
+        self._absence = Absence()
         self.plan_reasons: tuple[Reason, ...] = ()
         self._broken: list[Pipeline] = []
 
@@ -80,8 +82,7 @@ class Core:
         due = [] if self._plan_due_s is None or self._is_planning else [self._plan_due_s]
         if len(self._members) or len(self._requests):
             due.append(now_s + self.config.heartbeat_interval_s)
-        if (late_s := self._requests.wake_s()) is not None:
-            due.append(late_s)
+            due += [at for at in (self._requests.wake_s(), self._absence.wake_s()) if at and at > now_s]
         return max(now_s, min(due)) if due else None
 
     def incarnation(self, node_id: str) -> int | None:
@@ -397,4 +398,9 @@ class Core:
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
             out.append(self._plan(now_s))
         self._arrangement.arrange(self._requests, self._rollout, self._members)
-        return out + self._requests.dispatch(now_s)
+        out += self._requests.dispatch(now_s)
+        is_here = len(self._rollout) > 0 or self._is_planning or self._plan_due_s is not None
+        if self._absence.is_long(is_here, now_s):
+            reason = Reason("nobody-serves", data={"nodes": len(self._members)})
+            out += self._requests.give_up(reason, now_s)
+        return out

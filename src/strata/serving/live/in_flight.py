@@ -139,6 +139,11 @@ class InFlightRequests:
         """Return when the goal of a waiting request will have passed; None where none has one."""
         return self._deadlines.wake_s()
 
+    def give_up(self, reason: Reason, now_s: float) -> list[Instruction]:
+        """Refuse all that were never sent; what was interrupted waits on: it was admitted."""
+        new = [request for request in self._requests.values() if not request.attempt]
+        return [self._refuse(request, reason, now_s) for request in new]
+
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
         """Note when the first token came."""
         request = self._requests.get(request_id)
@@ -263,7 +268,10 @@ class InFlightRequests:
     def _refuse(self, request: InFlightRequest, reason: Reason, now_s: float) -> Reject:
         self._queue.remove(request.signal.request_id)
         self._close(request, now_s)
-        return self._rejected(request, reason, retry_after_s=RETRY_S if reason.token in PASSING else None)
+        retry_after_s = RETRY_S if reason.token in PASSING else None
+        if reason.token == "nobody-serves":
+            retry_after_s = self._config.heartbeat_interval_s  # sooner, nobody is heard
+        return self._rejected(request, reason, retry_after_s=retry_after_s)
 
     def _sent(self, request: InFlightRequest, route: Route, now_s: float) -> Dispatch:
         versions = tuple(self._version_of[stage.node_id] for stage in route.stages)
