@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import threading
 from dataclasses import replace
 
@@ -163,6 +165,22 @@ def test_a_request_with_a_goal_out_of_reach_is_refused_and_others_are_not(header
     assert refused.json()["error"]["code"] == "goal-out-of-reach"
     assert goal in refused.json()["error"]["message"]
     assert [one.json()["choices"][0]["text"] for one in served] == [foretold("x", 4)] * 2
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, identity", "x"])
+def test_a_compressed_body_is_refused_in_words_that_are_not_of_json(coding):
+    async def scenario(world):
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "temperature": 0}
+        packed = gzip.compress(json.dumps(body).encode())
+        refused = await world.post("/v1/completions", packed, headers={"content-encoding": coding})
+        return refused, await world.post("/v1/completions", body, headers={"content-encoding": "identity"})
+
+    refused, served = run(scenario)
+    assert refused.status_code == 415
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_encoding", "content-encoding")
+    assert error["message"].endswith(f"not in {coding!r}: send it uncompressed")
+    assert served.status_code == 200
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-5", "nan", "inf", "1e999"])

@@ -30,6 +30,7 @@ from strata.net.metrics import CONTENT_TYPE, render
 from strata.net.not_served import not_served
 from strata.serving.gateway.access import NOBODY, NodeAccess
 from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.headers import goal_s, plain
 from strata.serving.gateway.keys import ClientKeys
 from strata.serving.gateway.nodes import routes as node_routes
 from strata.serving.gateway.openai import (
@@ -40,7 +41,6 @@ from strata.serving.gateway.openai import (
     GenerationRequest,
     RerankRequest,
     ResponsesRequest,
-    goal_s,
     parse,
 )
 from strata.serving.gateway.openapi import document
@@ -204,8 +204,9 @@ class _Endpoints:
         key = self.keys and self.keys.find(bearer_of(request.scope["headers"]))
         if key and self.keys:
             self.keys.admit(key)
-        generation = parse(kind, await _body(request.receive))
         headers = dict(request.scope["headers"])
+        plain(headers)
+        generation = parse(kind, await _body(request.receive))
         ttft_goal_s, tpot_goal_s = goal_s(headers, "x-strata-ttft-ms"), goal_s(headers, "x-strata-tpot-ms")
         driver = self.gateway.drivers.get(generation.model)
         if driver is None:

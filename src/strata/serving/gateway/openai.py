@@ -9,9 +9,7 @@ to whole engines (vLLM, SGLang) as it came, and `small_model` says what our own 
 from __future__ import annotations
 
 import json
-import math
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -318,24 +316,6 @@ def parse(model: type[GenerationRequest], body: bytes) -> GenerationRequest:
         raise ApiError(400, f"{where}: {problem}" if where else problem, code, param=where or None) from None
     request._raw = body
     return request
-
-
-def goal_s(headers: Mapping[bytes, bytes], header: str) -> float:
-    """Return a goal among a request's headers; infinite for none. Raises ApiError (400) for an invalid time.
-
-    A header, as any client of OpenAI's API can send some, and engines refuse keys they do not know.
-    """
-    if (value := headers.get(header.encode())) is None:
-        return math.inf
-    text = value.decode("latin-1")
-    try:
-        seconds = float(text) / 1e3
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        problem = f"{header}: should be a number of milliseconds, not {text!r}"
-        raise ApiError(400, problem, "invalid_value", param=header)
-    return seconds
 
 
 def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:

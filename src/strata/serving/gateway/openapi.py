@@ -28,6 +28,7 @@ REFUSALS: Final = {
     "404": "There is no such model.",
     "408": "The body took too long.",
     "413": "The body is too large.",
+    "415": "The body is compressed.",
     "429": "Too many requests; `Retry-After` says when to come again.",
     "500": "A fault of the gateway or of an engine.",
     "501": "The engine does not have this endpoint.",
