@@ -41,7 +41,7 @@ def splits_within(splits: Splits, limit_s: float, *, check: Check = unlimited) -
     elif ending_s > -np.inf:
         both = zip(splits.ends, splits.times, strict=True)
         times = [np.where(ends <= ending_s, times, np.inf) for ends, times in both]
-        yield from _within(replace(splits, times=times, sums_of=lambda: splits.sums), limit_s, check)
+        yield from _within(replace(splits, times=times, runs=(), sums_of=lambda: splits.sums), limit_s, check)
 
 
 def _within(splits: Splits, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:

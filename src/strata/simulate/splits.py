@@ -67,7 +67,8 @@ class Splits:
     `end_s`, which follows in any case. in_flight: microbatches that the first stage has begun and not ended, at
     most, stages work off their microbatches in turn; 0: not known, or in another order. depths: per stage, the
     most warm-ups that it has in any order, stages taking turns after those; none: not known. work: what the first
-    0, 1, … layers take at least, in any of the stages [L + 1]; none: not known.
+    0, 1, … layers take at least, in any of the stages [L + 1]; none: not known. runs: per stage, what
+    `times_of_runs` says of its times; none: not worked out before.
     """
 
     times: Sequence[Floats]
@@ -85,17 +86,24 @@ class Splits:
     in_flight: int = 0
     depths: Sequence[int] = ()
     work: Floats | None = None
+    runs: Sequence[Floats] = ()
 
-    def works(self, stage: int, times: Floats, after_s: Floats | float) -> Floats:
-        """Return what a stage and all below it take that take so long after it."""
-        return np.maximum(self._own_s(stage, times), self.upstream * times + after_s)
+    def works(self, stage: int, times: Floats, after_s: Floats | float, path_s: Floats | None = None) -> Floats:
+        """Return what a stage and all below it take that take so long after it, whose way is so long (none:
+        `paths`)."""
+        return np.maximum(self._own_s(stage, times, path_s), self.upstream * times + after_s)
 
-    def _own_s(self, stage: int, times: Floats) -> Floats:
+    def _own_s(self, stage: int, times: Floats, path_s: Floats | None = None) -> Floats:
         """Return what all microbatches take because of one stage and the way below it."""
         own_s = times * (self.busy[stage] if self.busy else self.microbatches)
         if self.depths and (turns := self.microbatches - 1 - self.depths[stage]) > 0:
-            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self.hop_s(stage) + self.paths[stage + 1]))
+            below_s = self.paths[stage + 1] if path_s is None else path_s
+            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self.hop_s(stage) + below_s))
         return own_s
+
+    @cached_property
+    def _runs(self) -> Sequence[Floats]:
+        return self.runs or [times_of_runs(times) for times in self.times]
 
     @cached_property
     def _rounds(self) -> Sequence[int]:
@@ -108,16 +116,19 @@ class Splits:
     def bounds(self) -> list[Floats]:
         """Bound of the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
         bounds = [self._none_left]
-        for stage in reversed(range(len(self.times))):
-            bounds.append(self._onward(stage, self.times[stage], bounds[-1]).min(axis=1))
+        for stage, runs in reversed([*enumerate(self._runs)]):
+            path_s = _later(self.paths[stage + 1], len(runs)) if self.depths else None
+            onward = self._onward(stage, runs, _later(bounds[-1], len(runs)), path_s)
+            bounds.append(np.append(onward.min(axis=0), np.inf))
         return bounds[::-1]
 
     @cached_property
     def paths(self) -> list[Floats]:
         """Way of a microbatch through the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
         paths = [self._none_left]
-        for stage in reversed(range(len(self.times))):
-            paths.append((self.path * self.times[stage] + (self.hop_s(stage) + paths[-1])).min(axis=1))
+        for stage, runs in reversed([*enumerate(self._runs)]):
+            onward = self.path * runs + _later(self.hop_s(stage) + paths[-1], len(runs))
+            paths.append(np.append(onward.min(axis=0), np.inf))
         return paths[::-1]
 
     @property
@@ -126,11 +137,11 @@ class Splits:
         after[-1] = 0.0
         return after
 
-    def _onward(self, stage: int, times: Floats, after_s: Floats) -> Floats:
+    def _onward(self, stage: int, times: Floats, after_s: Floats, path_s: Floats | None = None) -> Floats:
         """Return what stages from this one on take whose first has these times and the others so long."""
-        onward = self.works(stage, times, self.hop_s(stage) + after_s)
+        onward = self.works(stage, times, self.hop_s(stage) + after_s, path_s)
         if stage and self._rounds and (rounds := self._rounds[stage - 1]):
-            least_s = float(self.times[stage - 1].min())
+            least_s = float(self._runs[stage - 1].min())
             waited_s = rounds * (self.hops_s[stage - 1] + self.path * least_s)
             onward = np.maximum(onward, self.path * times * (1 + rounds) + waited_s)
         return onward
@@ -293,7 +304,7 @@ class Splits:
     @cached_property
     def best(self) -> tuple[int, ...] | None:
         """The layers of each stage in the split of the least bound, the earlier stages fuller; None: none fits."""
-        if not np.isfinite(self.bounds[0][0]):
+        if sum(map(len, self._runs)) < len(self.times[0]) - 1 or not np.isfinite(self.bounds[0][0]):
             return None
         counts, first = [], 0
         for stage, times in enumerate(self.times):
@@ -309,3 +320,20 @@ class Splits:
         for stage, ends in enumerate(self.ends):
             longest_s = np.maximum(longest_s, ends[cuts[:, stage], cuts[:, stage + 1]])
         return longest_s
+
+
+def times_of_runs(times: Floats) -> Floats:
+    """Return how long 1, 2, … layers after the first 0, 1, … take [K, L], as many as some take a finite time."""
+    layers, step = len(times) - 1, times.itemsize
+    every = np.ndarray(
+        (layers, layers), buffer=np.ascontiguousarray(times), offset=step, strides=(step, (layers + 2) * step)
+    )
+    longest = np.flatnonzero(np.isfinite(every).any(axis=1))
+    return every[: longest[-1] + 1].copy() if len(longest) else np.full((1, layers), np.inf)
+
+
+def _later(values: Floats, places: int) -> Floats:
+    """Return what is 1, 2, … places after each of L + 1 values but the last [places, L], inf past the end."""
+    padded = np.concatenate([values, np.full(places, np.inf)])
+    step = padded.itemsize
+    return np.ndarray((places, len(values) - 1), buffer=padded, offset=step, strides=(step, step))

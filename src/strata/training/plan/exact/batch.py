@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Sized
 from itertools import product
 from typing import Final
 
 import numpy as np
 
-from strata.arrays import Bools, Floats
+from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
 from strata.training.plan.exact.unit import Inner
 
@@ -62,17 +62,14 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
     counted = Counter(tuple(map(id, unit)) for unit in ways)
     counts = np.array([counted[shapes] for shapes in each])
     figures = _Figures(list(each.values()))
-    hidden = np.zeros_like(figures.fill)
-    for row, unit in enumerate(each.values()):
-        hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
-    able = hidden >= levels[:, None, None]
+    able = np.array([inner.hidden_s for unit in each.values() for inner in unit]) >= levels[:, None]
 
     def is_enough(limits_s: Floats) -> Bools:
-        taken = np.where(able, figures.taken(limits_s[:, None, None]), 0.0)
-        return np.asarray(taken.max(axis=2) @ counts >= batch)
+        taken = np.where(able, figures.taken(limits_s), 0.0)
+        return np.asarray(figures.most_of_units(taken) @ counts >= batch)
 
     low: Floats = np.zeros(len(levels))
-    high = np.array([figures.enough_s(batch, these) for these in able])
+    high = figures.enough_s(batch, able)
     high = np.where(is_enough(high), high, np.inf)
     is_able = np.isfinite(high)
     while (high[is_able] - low[is_able] > CLOSE * high[is_able]).any():
@@ -83,38 +80,47 @@ def least_times_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats
 
 
 class _Figures:
-    """Of each unit's shapes [unit, shape]: times, samples a microbatch, and microbatches at most.
-
-    What fills the rows does no work.
+    """Of the shapes of all units, one unit's after another's [shapes]: times, samples a microbatch, and
+    microbatches at most.
     """
 
     def __init__(self, ways: list[list[Inner]]) -> None:
-        shapes, most = max(map(len, ways)), max(len(inner.paces_s) for unit in ways for inner in unit)
-        self.fill, self.period = np.full((len(ways), shapes), 1e300), np.ones((len(ways), shapes))
-        self.samples, self.room = np.zeros((2, len(ways), shapes))
-        self._before, self._work = np.zeros((most, len(ways), shapes)), np.full((most, len(ways), shapes), 1e-300)
-        for row, unit in enumerate(ways):
-            for column, inner in enumerate(unit):
-                self.fill[row, column], self.period[row, column] = inner.fill_s, inner.every_s
-                self.samples[row, column], self.room[row, column] = inner.samples, inner.room
-                paces = inner.paces_s + inner.paces_s[-1:] * (most - len(inner.paces_s))
-                self._before[:, row, column], self._work[:, row, column] = zip(*paces, strict=True)
-                self._before[:, row, column] += inner.after_s - inner.closing_s
+        inners = [inner for unit in ways for inner in unit]
+        self.first = _firsts(ways)
+        """Where the shapes of each unit begin."""
+        figures = [(inner.fill_s, inner.every_s, inner.samples, inner.room) for inner in inners]
+        self.fill, self.period, self.samples, self.room = np.array(figures, dtype=float).T
+        paces = [inner.paces_s for inner in inners]
+        before, self._work = np.array([pace for own in paces for pace in own]).T
+        self._before = before + np.repeat(
+            [inner.after_s - inner.closing_s for inner in inners], [*map(len, paces)]
+        )
+        self._first_pace = _firsts(paces)
 
-    def taken(self, limit_s: Floats | float) -> Floats:
-        """Return the samples within a limit."""
-        counts = self.room
-        for before, work in zip(self._before, self._work, strict=True):
-            counts = np.minimum(counts, np.floor((limit_s - before) / work + 1e-9))
-        return np.where((limit_s >= self.fill * (1 - 1e-12)) & (counts > 0), counts * self.samples, 0.0)
+    def taken(self, limits_s: Floats | float) -> Floats:
+        """Return the samples within limits [..., shapes]."""
+        each_s = np.asarray(limits_s)[..., None]
+        counts = np.minimum.reduceat((each_s - self._before) / self._work, self._first_pace, axis=-1)
+        counts = np.minimum(self.room, np.floor(counts + 1e-9))
+        return np.where((each_s >= self.fill * (1 - 1e-12)) & (counts > 0), counts * self.samples, 0.0)
 
-    def enough_s(self, batch: int, able: Bools | bool = True) -> float:
-        """Return a limit within which an able shape does the batch; where none can, all do what they can."""
+    def most_of_units(self, taken: Floats) -> Floats:
+        """Return the most that a shape of each unit does [..., units], of what all do."""
+        return np.asarray(np.maximum.reduceat(taken, self.first, axis=-1))
+
+    def enough_s(self, batch: int, able: Bools | bool = True) -> Floats:
+        """Return limits [...] within which one of the able shapes [..., shapes] does the batch; where none can,
+        all do what they can."""
         counts = batch / np.maximum(self.samples, 1e-300)
         alone_s = self.fill + self.period * np.minimum(counts, self.room)
         works = able & (self.samples > 0)
-        least = float(np.where(works & (self.room >= counts), alone_s, np.inf).min(initial=np.inf))
-        return least if np.isfinite(least) else float(np.where(works, alone_s, 0.0).max(initial=0.0))
+        least_s = np.where(works & (self.room >= counts), alone_s, np.inf).min(axis=-1)
+        return np.asarray(np.where(np.isfinite(least_s), least_s, np.where(works, alone_s, 0.0).max(axis=-1)))
+
+
+def _firsts(parts: Sequence[Sized]) -> Ints:
+    """Return where each of some parts begins that lie one after another."""
+    return np.cumsum([0, *map(len, parts[:-1])])
 
 
 def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
@@ -123,12 +129,12 @@ def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[lis
     replicas = [[inner.plan.pipelines[0].replicas for inner in unit] for unit in ways]
 
     def most(limit_s: float) -> tuple[float, tuple[int, ...]] | None:
-        taken = figures.taken(limit_s)
+        taken = [own.tolist() for own in np.split(figures.taken(limit_s), figures.first[1:])]
         best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
         for row, unit in enumerate(replicas):
             grown: dict[int, tuple[float, tuple[int, ...]]] = {}
             for (used, (done, at)), (shape, more) in product(best.items(), enumerate(unit)):
-                item = (done + float(taken[row, shape]), (*at, shape))
+                item = (done + taken[row][shape], (*at, shape))
                 if used + more <= copies and item[0] > grown.get(used + more, (-1.0, ()))[0]:
                     grown[used + more] = item
             best = grown
@@ -152,17 +158,17 @@ def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[lis
 def share(ways: list[list[Inner]], batch: int) -> list[tuple[Inner, int]]:
     """Return per unit the shape and microbatches per copy that make the slowest unit fastest."""
     figures = _Figures(ways)
-    taken, low, high = figures.taken, 0.0, figures.enough_s(batch)
+    taken, low, high = figures.taken, 0.0, float(figures.enough_s(batch))
     while high - low > CLOSE * high:
         middle = (low + high) / 2
-        if taken(middle).max(axis=1).sum() >= batch:
+        if figures.most_of_units(taken(middle)).sum() >= batch:
             high = middle
         else:
             low = middle
-    work, picked, excess = taken(high), [], -batch
+    work, picked, excess = np.split(taken(high), figures.first[1:]), list[tuple[Inner, int]](), -batch
     for unit, row in zip(ways, work, strict=True):
         # A unit too slow for one microbatch within the limit does one all the same.
-        best = np.argmax(row[: len(unit)]) if row.any() else np.argmin([inner.fill_s for inner in unit])
+        best = np.argmax(row) if row.any() else np.argmin([inner.fill_s for inner in unit])
         inner = unit[int(best)]
         count = max(1, round(float(row.max()) / inner.samples))
         picked.append((inner, count))

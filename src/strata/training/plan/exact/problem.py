@@ -80,8 +80,8 @@ class Problem:
         return Recent(SPLITS)
 
     @cached_property
-    def stage_times(self) -> dict[object, Floats]:
-        """Times of all runs of layers on one stage, by kind of stage."""
+    def stage_times(self) -> dict[object, tuple[Floats, Floats]]:
+        """Times of all runs of layers on one stage, and by how many they are, by kind of stage."""
         return Recent.of_tables(len(self.job.layers))
 
     def fitting(self, shape: StageShape, limit_bytes: float) -> Bools:

@@ -19,7 +19,7 @@ from strata.simulate.ordered import planes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.simulate.pipeline_times import split_work_s, stack
 from strata.simulate.plane_sums import PlaneSums
-from strata.simulate.splits import Splits
+from strata.simulate.splits import Splits, times_of_runs
 from strata.simulate.tied_table import table_sum
 from strata.simulate.traffic import Hop, hops
 from strata.training.plan.exact.chain import Chain, with_layers
@@ -267,14 +267,16 @@ class Row:
             row, config.work, self._hops_s, self._slowest_s, tuple(shapes), warmup, count, chunks, busy, in_flight,
         )  # fmt: skip
         if key not in self.problem.splits:
-            times = [
+            each = [
                 self._stage_s(domain, some, chunks) for (domain, _), some in zip(self.layout, shapes, strict=True)
             ]
+            times = [times for times, _ in each]
             is_fixed = fits and plan.schedule in ORDERED
             self.problem.splits[key] = Splits(
                 times, self._hops_s, warmup, self._slowest_s, count, upstream, path, busy, rounds,
                 (lambda: self._sums(plan, times)) if is_fixed else lambda: None,
                 in_flight=in_flight, depths=depths, work=self._work if depths else None,
+                runs=[runs for _, runs in each],
             )  # fmt: skip
         return self.problem.splits[key]
 
@@ -300,8 +302,9 @@ class Row:
             works_s.append(split_work_s(plan, forward, backward, useful))
         return PlaneSums.of(counts, works_s, times)
 
-    def _stage_s(self, domain: Domain, shapes: tuple[StageShape, ...], chunks: int) -> Floats:
-        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too few or many."""
+    def _stage_s(self, domain: Domain, shapes: tuple[StageShape, ...], chunks: int) -> tuple[Floats, Floats]:
+        """Return how long layers from a row to a column take on one stage [L + 1, L + 1], inf: too few or many;
+        and the same by how many they are (`splits.times_of_runs`)."""
         problem, config = self.problem, self.config
         key = (problem.kinds[domain.name], problem.ranks(domain, config), config.work, shapes, chunks)
         if key not in problem.stage_times:
@@ -315,7 +318,8 @@ class Row:
                 times = times + np.min(again, axis=0)
             elif shapes:
                 fits &= np.any([problem.fitting(shape, limit_bytes) for shape in shapes], axis=0)
-            problem.stage_times[key] = np.where(fits, times, np.inf)
+            times = np.where(fits, times, np.inf)
+            problem.stage_times[key] = times, times_of_runs(times)
         return problem.stage_times[key]
 
     def _again_s(self, domain: Domain, shape: StageShape, limit_bytes: float, *, is_whole: bool) -> Floats:

@@ -184,12 +184,20 @@ class Units:
 
 
 def _unexceeded(paces: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return what no other, with no less of both, stands for; the last is the slowest."""
+    """Return those that no others exceed for all numbers of microbatches; the last is the slowest."""
     kept: list[tuple[float, float]] = []
-    for before, work in sorted(paces, reverse=True):
-        if work > (kept[-1][1] if kept else 0.0):
-            kept.append((before, work))
+    for pace in sorted(paces, reverse=True):
+        if pace[1] <= (kept[-1][1] if kept else 0.0):
+            continue
+        while len(kept) > 1 and _equal_at(kept[-2], pace) <= _equal_at(*kept[-2:]):
+            kept.pop()
+        kept.append(pace)
     return tuple(kept)
+
+
+def _equal_at(early: tuple[float, float], late: tuple[float, float]) -> float:
+    """Return of how many microbatches the slower pace takes as long as one with more before them."""
+    return (early[0] - late[0]) / (late[1] - early[1])
 
 
 def moved(pipeline: Pipeline, domain: str) -> Pipeline:

@@ -102,13 +102,13 @@ class ChainEstimates:
         self.layer_params = self.like.params - self.like.routed_params * away  # on the tensor ranks of a stage
         caps = np.array([s.cap for s in configs], dtype=float)
         self.stages = np.minimum(self.slots // self.data_parallel[:, None], caps[:, None])
+        numbers: dict[tuple[object, ...], int] = {}
+        self.uncapped = np.array([numbers.setdefault(config.uncapped, len(numbers)) for config in configs])
         # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
-        last: dict[tuple[object, ...], int] = {}
+        order = np.argsort(self.uncapped, kind="stable")
+        row, before = (order[at][np.diff(self.uncapped[order]) == 0] for at in (np.s_[1:], np.s_[:-1]))
         self.more = np.ones(self.stages.shape)
-        for row, config in enumerate(configs):
-            if (before := last.get(config.uncapped)) is not None:
-                self.more[row] = self.stages[row] > self.stages[before]
-            last[config.uncapped] = row
+        self.more[row] = self.stages[row] > self.stages[before]
         self.size = np.array([s.microbatch_size for s in configs], dtype=float)
         self.full = np.array([s.recompute is Recompute.FULL for s in configs])
         self.count = np.array([problem.microbatches(s) for s in configs], dtype=float)
@@ -231,7 +231,8 @@ class ChainEstimates:
     def _may_fit(self) -> Bools:
         """Whether a setting might fit on so many stages [configuration, stages]."""
         counts = np.arange(len(self.problem.job.layers) + 1)
-        return np.stack([self.chains.may_fit(config, counts) for config in self.configs])
+        _, first, number = np.unique(self.uncapped, return_index=True, return_inverse=True)
+        return np.stack([self.chains.may_fit(self.configs[row], counts) for row in first.tolist()])[number]
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""

@@ -40,9 +40,11 @@ class DataParallelEstimates:
 
     def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainSpace) -> None:
         self.problem, self.shards = problem, shards
+        # Units are used whole: the largest cap, the last one, stands for all.
+        uncapped = {shape.uncapped: shape for shape in problem.shapes}
         self.configs = [
             replace(shape, microbatch_size=size)
-            for shape in problem.shapes
+            for shape in uncapped.values()
             for size in problem.microbatch_sizes
             if size * shape.data_parallel <= problem.job.global_batch
         ]
@@ -196,14 +198,10 @@ class DataParallelEstimates:
         self._rows = {key: np.zeros((len(units), SHAPES), dtype=np.int64) for key in tables}
         for table in tables.values():
             table[2] = 1.0
-        number = {key: at for at, key in enumerate(dict.fromkeys(config.common for config in configs))}
-        common = np.array([number[config.common] for config in configs])
-        numbered: dict[tuple[object, ...], int] = {}
-        shape = np.array([numbered.setdefault(config.uncapped, len(numbered)) for config in configs])
+        number: dict[Key, int] = {}
+        common = np.array([number.setdefault(config.common, len(number)) for config in configs])
         for row, unit in enumerate(units):
             rows_of_unit = np.flatnonzero(self._whole(unit))
-            # Settings that differ in a cap that does not bind are one shape.
-            rows_of_unit = rows_of_unit[np.unique(shape[rows_of_unit], return_index=True)[1]]
             if not len(rows_of_unit):
                 continue
             figures = self._figures(rows_of_unit, unit)
