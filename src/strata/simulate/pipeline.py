@@ -160,13 +160,14 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check)
     depth = xp.permute_dims(depth, (1, 0))  # (S, P) from here on: plans lie side by side in memory
     delay = xp.ones_like(depth)
     delay[:-1, :] = 2 * (depth[:-1, :] - depth[1:, :]) - 1
+    free = xp.zeros((stages, plans), dtype=times.forward_s.dtype, device=device(times.forward_s))
     forward = _Direction(
-        xp, times.forward_s, times.link_s, times.latency_s, stage + 0 * depth, counts, to_next=True
+        xp, times.forward_s, times.link_s, times.latency_s, free, stage + 0 * depth, counts, to_next=True
     )
     backward = _Direction(
-        xp, times.backward_s, times.link_back_s, times.latency_back_s, stage + 2 * depth + 1, counts, to_next=False
-    )
-    free = xp.zeros_like(forward.busy)
+        xp, times.backward_s, times.link_back_s, times.latency_back_s, free, stage + 2 * depth + 1, counts,
+        to_next=False,
+    )  # fmt: skip
     forward_arrival = xp.zeros((stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: at stage i
     slots_kept = int(xp.max(delay)) + 1
     ring = xp.zeros((slots_kept, stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: sent by i
@@ -177,7 +178,7 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check)
             check()
         if slot < len(forward.rows) and (rows := forward.rows[slot]):
             after = slice(rows.start + 1, rows.stop + 1, 2)
-            forward_arrival[after, :] = forward.work(free, forward_arrival[rows, :], rows, slot)
+            forward_arrival[after, :] = forward.work(forward_arrival[rows, :], rows, slot)
         if rows := backward.rows[slot]:
             if slots_kept == 2:
                 arrival = ring[(slot - 1) % 2, rows.start + 1 : rows.stop + 1 : 2, :]
@@ -185,17 +186,19 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check)
                 place = source[rows, :] + slot % slots_kept * size
                 place = xp.where(place < 0, place + slots_kept * size, place)
                 arrival = xp.reshape(xp.take(flat, xp.reshape(place, (-1,)), axis=0), place.shape)
-            ring[slot % slots_kept, rows, :] = backward.work(free, arrival, rows, slot)
+            ring[slot % slots_kept, rows, :] = backward.work(arrival, rows, slot)
     return free[0, :]
 
 
 class _Direction:
-    """All forwards, or all backwards, of a chunk: times by stage (S, P) and the state of the links."""
+    """All forwards, or all backwards, of a chunk: times by stage (S, P), and when links and stages are `free`."""
 
     def __init__(
-        self, xp: Any, busy: Array, link: Array, latency: Array, start: Array, counts: Array, *, to_next: bool
-    ) -> None:
-        self.xp = xp
+        self, xp: Any, busy: Array, link: Array, latency: Array, free: Array, start: Array, counts: Array,
+        *, to_next: bool,
+    ) -> None:  # fmt: skip
+        self.xp, self.free = xp, free
+        self._of_rows: dict[tuple[int, int], list[Array]] = {}
         plans, stages = busy.shape
         senders = slice(0, stages - 1) if to_next else slice(1, stages)
         self.busy, self.serial, self.latency, self.link_free = (
@@ -223,16 +226,19 @@ class _Direction:
         busy_all = (all_from <= slots) & (slots < all_to)
         self.all_busy = (busy_all | ~in_turn).all(axis=1).tolist()
 
-    def work(self, free: Array, arrival: Array, rows: slice, slot: int) -> Array:
+    def work(self, arrival: Array, rows: slice, slot: int) -> Array:
         """Run the operations of these stages: updates `free` and the links, returns when messages arrive."""
-        busy, serial = self.busy[rows, :], self.serial[rows, :]
+        if (key := (rows.start, rows.stop)) not in self._of_rows:
+            whole = self.busy, self.serial, self.latency, self.free, self.link_free
+            self._of_rows[key] = [each[rows, :] for each in whole]
+        busy, serial, latency, free, link_free = self._of_rows[key]
         if not self.all_busy[slot]:
             # A plan without an operation here does one of length 0. Its link may be moved up to `free`,
             # which delays nothing: the next message of this stage is sent later than that.
             active = self.xp.astype((self.start[rows, :] <= slot) & (slot < self.stop[rows, :]), busy.dtype)
             busy, serial, arrival = busy * active, serial * active, arrival * active
-        end = self.xp.maximum(free[rows, :], arrival) + busy
-        sent = self.xp.maximum(end, self.link_free[rows, :]) + serial
-        free[rows, :] = end
-        self.link_free[rows, :] = sent
-        return sent + self.latency[rows, :]
+        end = self.xp.maximum(free, arrival) + busy
+        sent = self.xp.maximum(end, link_free) + serial
+        free[...] = end
+        link_free[...] = sent
+        return sent + latency
