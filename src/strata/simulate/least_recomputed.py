@@ -33,18 +33,18 @@ class LeastRecomputed:
         freed = (job.layers.activation_bytes - kept_bytes(job.layers, Recompute.FULL)) * shape.samples
         self._freed = np.concatenate([[0.0], np.cumsum(freed * (1 - shape.activation_offload))])
         self._freed_list = self._freed.tolist()
+        self._is_run = np.triu(np.ones((len(self._freed), len(self._freed)), dtype=bool), 1)
 
     def counts(self, in_flight: float, limit_bytes: float) -> Ints:
-        """Return the least layers of the runs from a row to a column [L + 1, L + 1], NEVER where none do."""
-        room, at = limit_bytes - FIXED_BYTES, np.arange(len(self._freed))
-        kept = in_flight * self._plain.kept
-        is_plain = self._plain.most + kept <= room
-        if is_plain[np.triu_indices(len(at), 1)].all():
-            return np.zeros(is_plain.shape, dtype=np.int64)
-        wanted = self._freed[:, None] + (self._full.most + kept - room) * (ROUNDING / in_flight)
-        counts = np.searchsorted(self._freed, wanted) - at[:, None]
-        counts = np.where(counts <= at[None, :] - at[:, None], np.maximum(counts, 1), NEVER)
-        return np.where(is_plain, 0, counts)
+        """Return the least layers of the runs from a row to a column [L + 1, L + 1], NEVER where none do; 0 where
+        there are no layers."""
+        room, kept = limit_bytes - FIXED_BYTES, in_flight * self._plain.kept
+        counts = np.zeros(kept.shape, dtype=np.int64)
+        runs = first, last = np.nonzero(self._is_run & (self._plain.most + kept > room))
+        wanted = self._freed[first] + (self._full.most[runs] + kept[runs] - room) * (ROUNDING / in_flight)
+        least = np.searchsorted(self._freed, wanted) - first
+        counts[runs] = np.where(least <= last - first, np.maximum(least, 1), NEVER)
+        return counts
 
     def count(self, first: int, last: int, in_flight: float, limit_bytes: float) -> int:
         """Return the same of the layers from `first` on that are before `last`."""

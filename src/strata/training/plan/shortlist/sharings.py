@@ -170,8 +170,13 @@ class DataParallelEstimates:
         """Return how long each group computes, its units sharing the batch, and what its backwards hide."""
         samples, fill, period, hidden = self._shapes[key]
         batch, member = self.problem.job.global_batch, self.member
-        rate = (samples / period).max(axis=1)
+        fastest = (samples / period).argmax(axis=1)[:, None]
+        rate, begins = (np.take_along_axis(each, fastest, axis=1)[:, 0] for each in (samples / period, fill))
+        is_able = member @ (rate == 0) == 0
+        # By then the fastest shapes alone do the batch, in whatever group.
+        each_s = (batch + self._counted @ (rate * begins)) / np.maximum(self._counted @ rate, 1e-300)
         limits = batch / max(float(rate.sum()), 1e-300) * STEP ** np.arange(GRID)
+        limits = limits[: np.searchsorted(limits, each_s[is_able].max(initial=0.0)) + 2]
         done = np.maximum(0.0, np.floor((limits[:, None, None] - fill) / period + 1)) * samples
         together = self._counted @ done.max(axis=2).T  # [group, limit]
         # A unit hides what the shape hides that it uses: near a unit's least time seldom its fastest one.
@@ -182,11 +187,10 @@ class DataParallelEstimates:
         low, high = together[rows, at - 1], together[rows, at]
         part = np.clip((batch - low) / np.maximum(high - low, 1e-300), 0.0, 1.0)
         work_s = limits[at - 1] + part * (limits[at] - limits[at - 1])
-        able = enough[:, -1] & (member @ (rate == 0) == 0)
         # No unit may be idle: each does a microbatch at least.
         once = np.where(samples > 0, fill, np.inf).min(axis=1)
         work_s = np.maximum(work_s, np.where(member, once, 0.0).max(axis=1))
-        return np.where(able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
+        return np.where(enough[:, -1] & is_able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
 
     @cached_property
     def _shapes(self) -> dict[Key, Floats]:
