@@ -17,6 +17,7 @@ from strata.decision import Trust, worst
 from strata.fleet.fleet import Fleet
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.gradient_shares import between, shares, uplink_bytes_per_s
+from strata.simulate.memory import StageShape
 from strata.simulate.pipeline_times import PipelineTimes, pipelines_s
 from strata.simulate.report import StageReport, StepReport
 from strata.simulate.stage_model import StageModel
@@ -101,6 +102,12 @@ class StepModel(StageModel):
         """Return reports whose step time no schedule of the same stages can beat, in closed form."""
         return [
             self._report(plan, times, pipeline_s) for plan, times, pipeline_s in self._timed(plans, exact=False)
+        ]
+
+    def bounds_s(self, plans: Sequence[TrainingPlan]) -> list[float]:
+        """Return the step times of `bounds` alone."""
+        return [
+            self.step_s(plan, times, pipeline_s) for plan, times, pipeline_s in self._timed(plans, exact=False)
         ]
 
     def _timed(
@@ -229,7 +236,8 @@ class StepModel(StageModel):
         reports = []
         for pipeline, item in zip(plan.pipelines, times, strict=True):
             held = plan.held_layers(pipeline)
-            for i, stage in enumerate(pipeline.stages):
+            for i, shape in enumerate(StageShape.each_of(plan, pipeline)):
+                stage = pipeline.stages[i]
                 domain = self.fleet.domain(stage.domain)
                 reports.append(
                     StageReport(
@@ -242,7 +250,7 @@ class StepModel(StageModel):
                         pipeline.replicas,
                         item.forward_s[i],
                         item.backward_s[i],
-                        self._memory_bytes(plan, pipeline, i),
+                        self._memory_bytes(plan, pipeline, i, shape),
                         self.memory_limit_bytes(domain),
                     )
                 )

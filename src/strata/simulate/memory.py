@@ -7,7 +7,7 @@ at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -53,20 +53,22 @@ class StageShape:
     @classmethod
     def of(cls, plan: TrainingPlan, pipeline: Pipeline, position: int) -> StageShape:
         """Return the shape of the stage at a position of one of the plan's pipelines."""
+        return cls._at(plan, pipeline, position, plan.state_shards(pipeline))
+
+    @classmethod
+    def each_of(cls, plan: TrainingPlan, pipeline: Pipeline) -> Iterator[StageShape]:
+        """Yield the shapes of all stages of one of the plan's pipelines."""
+        shards = plan.state_shards(pipeline)
+        return (cls._at(plan, pipeline, position, shards) for position in range(len(pipeline.stages)))
+
+    @classmethod
+    def _at(cls, plan: TrainingPlan, pipeline: Pipeline, position: int, shards: int) -> StageShape:
         stage = pipeline.stages[position]
         return cls(
-            tensor_parallel=stage.tensor_parallel,
-            shards=plan.state_shards(pipeline),
-            microbatch_size=plan.microbatch_size,
-            recompute=plan.recompute,
-            zero_stage=plan.zero_stage,
-            in_flight=most_in_flight(plan, pipeline, position),
-            holds_outer=plan.local_steps > 1,
-            context_parallel=stage.context_parallel,
-            expert_parallel=plan.expert_parallel,
-            recompute_layers=stage.recompute_layers,
-            activation_offload=plan.activation_offload,
-        )
+            stage.tensor_parallel, shards, plan.microbatch_size, plan.recompute, plan.zero_stage,
+            most_in_flight(plan, pipeline, position), plan.local_steps > 1, stage.context_parallel,
+            plan.expert_parallel, stage.recompute_layers, plan.activation_offload,
+        )  # fmt: skip
 
     @property
     def samples(self) -> float:
@@ -117,8 +119,14 @@ def stage_bytes(job: TrainingJob, first_layer: int, num_layers: int, *, shape: S
     return held_bytes(job, (range(first_layer, first_layer + num_layers),), shape=shape)
 
 
-def held_bytes(job: TrainingJob, chunks: Sequence[range], *, shape: StageShape) -> float:
-    """Return the same of a stage whose layers lie in several places."""
+LayerBytes = Callable[[TrainingJob, StageShape], tuple[Floats, Floats]]
+"""`layer_state_bytes` and `transient_bytes`, which do not depend on what is in flight."""
+
+
+def held_bytes(
+    job: TrainingJob, chunks: Sequence[range], *, shape: StageShape, each: LayerBytes | None = None
+) -> float:
+    """Return the same of a stage whose layers lie in several places; `each`: what knows its layers' bytes."""
     if len(chunks) == 1:
         part: slice | list[int] = slice(chunks[0].start, chunks[0].stop)
     else:
@@ -126,8 +134,8 @@ def held_bytes(job: TrainingJob, chunks: Sequence[range], *, shape: StageShape) 
     job = job.held(min(chunk.start for chunk in chunks if chunk), max(chunk.stop for chunk in chunks))
     kept = kept_bytes(job.layers, shape.recompute, shape.recompute_layers, chunks[0].start)[part]
     stays = shape.in_flight * shape.samples * (1 - shape.activation_offload)
-    total = FIXED_BYTES + float(layer_state_bytes(job, shape)[part].sum()) + stays * float(kept.sum())
-    return total + float(transient_bytes(job, shape)[part].max())
+    states, transients = each(job, shape) if each else (layer_state_bytes(job, shape), transient_bytes(job, shape))
+    return FIXED_BYTES + float(states[part].sum()) + stays * float(kept.sum()) + float(transients[part].max())
 
 
 def gathered_inputs(job: TrainingJob) -> int:
@@ -147,10 +155,9 @@ def transient_bytes(job: TrainingJob, shape: StageShape) -> Floats:
     each, Megatron-Core gathers them again and has one of either.
     """
     layers, size = job.layers, shape.samples
-    is_head = np.array([kind == "head" for kind in layers.kinds])
     logits = np.maximum(0.0, layers.activation_bytes - 2 * layers.boundary_bytes)
     twice = 0 if job.software.fused_loss else 1 if job.transformer_engine else 2
-    loss = np.where(is_head, twice * logits * size, 0.0)
+    loss = np.where(layers.is_head, twice * logits * size, 0.0)
     whole = layers.boundary_bytes * size * (shape.tensor_parallel - 1) * gathered_inputs(job)
     again = layers.params * 0.0
     if shape.recompute is not Recompute.NONE:

@@ -12,7 +12,7 @@ from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.copies import CopyExchange, copy_exchange, shared_weights
 from strata.simulate.folded import folded_job, unfolded
-from strata.simulate.memory import StageShape, held_bytes, kept_bytes
+from strata.simulate.memory import StageShape, held_bytes, kept_bytes, layer_state_bytes, transient_bytes
 from strata.simulate.pipeline_times import PipelineTimes
 from strata.simulate.splitting import offload_s, with_exchanges
 from strata.simulate.tied_table import table_sum
@@ -30,6 +30,7 @@ class StageModel:
         self._like: dict[object, LayerSums | None] = {}
         self._exchanges: dict[object, CopyExchange] = {}
         self._held: dict[tuple[StageShape, range], float] = {}
+        self._known_bytes: dict[tuple[bool, StageShape], tuple[Floats, Floats]] = {}
         self._folds: dict[tuple[int, ...], StageModel] = {}
 
     def layers(
@@ -83,25 +84,34 @@ class StageModel:
 
     def stage_memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, stage: Stage) -> float:
         """Return the bytes one device of a stage needs."""
-        return self._memory_bytes(plan, pipeline, pipeline.stages.index(stage))
+        position = pipeline.stages.index(stage)
+        return self._memory_bytes(plan, pipeline, position, StageShape.of(plan, pipeline, position))
 
-    def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int) -> float:
-        stage, shape = pipeline.stages[position], StageShape.of(plan, pipeline, position)
+    def _memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, position: int, shape: StageShape) -> float:
+        stage = pipeline.stages[position]
         if plan.schedule is Schedule.DUAL_PIPE_V:
             return held_bytes(self.job, plan.held_layers(pipeline)[position], shape=shape)
         if plan.virtual_stages == 1 or self.job.layers.is_even:
             held = range(stage.first_layer, stage.first_layer + stage.num_layers)
             if (shape, held) not in self._held:
-                self._held[shape, held] = held_bytes(self.job, (held,), shape=shape)
+                self._held[shape, held] = held_bytes(self.job, (held,), shape=shape, each=self._layer_bytes)
             return self._held[shape, held]
         return held_bytes(self.job, plan.held_layers(pipeline)[position], shape=shape)
+
+    def _layer_bytes(self, job: TrainingJob, shape: StageShape) -> tuple[Floats, Floats]:
+        again = shape.recompute_layers  # whether there are some is what counts
+        key = job is self.job, replace(shape, in_flight=0.0, recompute_layers=again and 1)
+        if key not in self._known_bytes:
+            self._known_bytes[key] = layer_state_bytes(job, shape), transient_bytes(job, shape)
+        return self._known_bytes[key]
 
     def fits(self, plan: TrainingPlan) -> bool:
         """Whether every stage of the plan fits its devices."""
         return all(
-            self._memory_bytes(plan, pipeline, i) <= self.memory_limit_bytes(self.fleet.domain(stage.domain))
+            self._memory_bytes(plan, pipeline, at, shape)
+            <= self.memory_limit_bytes(self.fleet.domain(pipeline.stages[at].domain))
             for pipeline in plan.pipelines
-            for i, stage in enumerate(pipeline.stages)
+            for at, shape in enumerate(StageShape.each_of(plan, pipeline))
         )
 
     def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:

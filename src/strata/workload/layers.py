@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from strata.arrays import Floats, Ints
+from strata.arrays import Bools, Floats, Ints
 from strata.workload.kernels import LayerKernels
 
 
@@ -76,6 +76,11 @@ class LayerTable:
         unlike = tuple(dict.fromkeys(self.kernels))
         place = {kernels: number for number, kernels in enumerate(unlike)}
         return unlike, np.array([place[kernels] for kernels in self.kernels], dtype=np.int64)
+
+    @cached_property
+    def is_head(self) -> Bools:
+        """Which layers are a head [L]."""
+        return np.array([kind == "head" for kind in self.kinds])
 
     @cached_property
     def is_even(self) -> bool:

@@ -42,7 +42,7 @@ def other_orders(problem: Problem, items: Sequence[Evaluated]) -> list[Evaluated
         for order in efficient_routes(problem.pair_costs(config.microbatch_size), members, load_bytes=load):
             for way in (order, order[::-1]):
                 built = build_chain(problem, config, way)
-                plans |= {plan: None for plan in built if isinstance(plan, TrainingPlan) and plan not in known}
+                plans |= {plan: None for plan in built if plan not in known}
     fresh = list(plans)
     return [
         Evaluated(plan, report, report.step_time_s)

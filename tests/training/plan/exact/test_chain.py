@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from strata.decision import Reason
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.rows import build_chain
+from strata.training.plan.exact.rows import build_chain, chains
 from strata.workload.job import SEARCHED, Recompute, Schedule
 from strata.workload.pins import Pins
 from tests.support.builders import card, domain, fleet, job, layers
@@ -60,7 +59,7 @@ def test_zero_is_used_where_an_update_shared_pays_for_the_weights_gathered_or_me
 
 def test_layers_move_to_the_larger_memory_where_the_fastest_split_does_not_fit():
     small, large = domain("a", 1, accelerator=card("s", gib=10.0)), domain("b", 1, accelerator=card("l"))
-    plans = [p for p in built(fleet(small, large), job(layers(8), batch=4)) if not isinstance(p, Reason)]
+    plans = built(fleet(small, large), job(layers(8), batch=4))
     assert plans
     for plan in plans:
         first, second = plan.pipelines[0].stages
@@ -68,7 +67,10 @@ def test_layers_move_to_the_larger_memory_where_the_fastest_split_does_not_fit()
 
 
 def test_what_fits_under_no_schedule_says_how_much_is_missing_where():
-    (reason,) = built(fleet(domain("a", 1, accelerator=card(gib=6.0))), job(layers(8)), (0,))
+    small = Problem.of(fleet(domain("a", 1, accelerator=card(gib=6.0))), job(layers(8)))
+    (why,) = chains(small, PLAIN, (0,))
+    assert callable(why)
+    reason = why()
     assert reason.token == "memory-exceeded"
     assert reason.subject == "a"
     assert reason.data["need_bytes"] > reason.data["have_bytes"]

@@ -22,7 +22,7 @@ from strata.training.plan.exact.orders import chunk_counts, fixed_chunks, folds
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.training.plan.exact.row_bounds import least_of_orders_s
-from strata.training.plan.exact.rows import chains
+from strata.training.plan.exact.rows import Refusal, chains
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
@@ -339,24 +339,23 @@ class ChainSpace:
         """
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
         built: list[Chain] = []
-        refusal: Reason | None = None
+        refusal: Refusal | None = None
         is_outbid = False
         after_s = self.after_s(config, mask)
         for order in self.orders(config, picked):
             for chain in chains(self.problem, config, order, limit_s=limit_s, after_s=after_s):
-                if isinstance(chain, Reason):
-                    refusal = chain
-                    continue
-                if chain is None:
+                if isinstance(chain, Chain):
+                    built.append(chain)
+                elif chain is None:
                     is_outbid = True
                 else:
-                    built.append(chain)
+                    refusal = chain
         if built or is_outbid:
             return built
         if refusal is None:
             where = "domains" if len(picked) > 1 else "stages"
             return Reason("no-schedule", "", {"schedules": ", ".join(self.problem.job.schedules), "where": where})
-        return refusal
+        return refusal()
 
     def order_bounds(
         self, config: ParallelConfig, orders: Sequence[tuple[int, ...]], bound: Floats

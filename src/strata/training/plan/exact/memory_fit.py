@@ -58,9 +58,8 @@ def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | N
     model, pipelines, is_any = problem.model, [], False
     for pipeline in plan.pipelines:
         counts: list[int | None] = []
-        for position, stage in enumerate(pipeline.stages):
+        for stage, shape in zip(pipeline.stages, StageShape.each_of(plan, pipeline), strict=True):
             limit_bytes = model.memory_limit_bytes(problem.fleet.domain(stage.domain))
-            shape = StageShape.of(plan, pipeline, position)
             last = stage.first_layer + stage.num_layers
             least = problem.recomputing(shape).count(stage.first_layer, last, shape.in_flight, limit_bytes)
             if least == NEVER:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,9 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 WHOLE_WEIGHTS: Final = 2
 """Up to this ZeRO stage a higher one holds all that a lower one does; stage 3 has layers gathered beside it."""
 
+Refusal = Callable[[], Reason]
+"""Why stages cannot run: what that takes to find out, most callers do not need."""
+
 Layout = tuple[tuple[Domain, int], ...]
 """Domain and tensor-parallel degree of each stage, in pipeline order."""
 
@@ -40,23 +43,21 @@ Layout = tuple[tuple[Domain, int], ...]
 def build_chain(
     problem: Problem, config: ParallelConfig, order: tuple[int, ...],
     *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None,
-) -> Iterator[TrainingPlan | Reason]:  # fmt: skip
-    """Yield one plan per allowed schedule, in the layer split of the least bound (see `chains`)."""
+) -> Iterator[TrainingPlan]:  # fmt: skip
+    """Yield one plan per allowed schedule that fits, in the layer split of the least bound (see `chains`)."""
     for chain in chains(problem, config, order, microbatches=microbatches, schedules=schedules):
         if isinstance(chain, Chain):
             yield from chain.plans
-        elif chain is not None:
-            yield chain
 
 
 def chains(
     problem: Problem, config: ParallelConfig, order: tuple[int, ...],
     *, microbatches: int | None = None, schedules: tuple[Schedule, ...] | None = None, limit_s: float = np.inf,
     after_s: float = 0.0,
-) -> Iterator[Chain | Reason | None]:  # fmt: skip
+) -> Iterator[Chain | Refusal | None]:  # fmt: skip
     """Yield one chain per allowed schedule for domains (positions in the fleet) in this order.
 
-    A schedule that does not fit memory yields its Reason instead, one of which no step takes less than `limit_s`
+    A schedule that does not fit memory yields its Refusal instead, one of which no step takes less than `limit_s`
     None; at least `after_s` follows the pipeline. `microbatches` per copy is the whole batch's unless given (a
     pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
@@ -66,7 +67,8 @@ def chains(
         ranks = problem.ranks(domain, config)
         if problem.layers(domain, config) is None:
             kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
-            yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
+            data = {"figure": kind, "accelerator": domain.accelerator.name}
+            yield partial(Reason, "figure-missing", domain.name, data)
             return
         stages += [(domain, ranks)] * problem.stages(domain, config)
     if not 1 <= len(stages) <= len(problem.job.layers):
@@ -124,7 +126,7 @@ class Row:
         plan = self._plan(counts, warmup, Schedule.GPIPE, 1)
         return plan, self.splits(plan, zero_stages(self.problem, plan), count, 1, is_ordered=False)
 
-    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float, after_s: float) -> Chain | Reason | None:
+    def scheduled(self, schedule: Schedule, chunks: int, limit_s: float, after_s: float) -> Chain | Refusal | None:
         """Return these stages under a schedule, or why they do not fit; None: all take longer than a limit."""
         count = self.microbatches
         warmup = [min(w, count - 1) for w in classic_warmup(len(self.layout))]
@@ -142,28 +144,26 @@ class Row:
             deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
             plan = with_warmup(plan, [int(w) for w in deeper])
         allowed = zero_stages(self.problem, plan)
-        each = [self.splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed]
-        if limit_s < np.inf and limit_s <= min(splits.bound_s for splits in each) + after_s < np.inf:
+        each = {zero: self.splits(replace(plan, zero_stage=zero), (zero,), count, chunks) for zero in allowed}
+        if limit_s < np.inf and limit_s <= min(splits.bound_s for splits in each.values()) + after_s < np.inf:
             return None
         splits = None
         if len(self.layout) > 1:
-            splits = self.splits(plan, allowed, count, chunks)
+            most = max(allowed)
+            splits = each[most] if most <= WHOLE_WEIGHTS else self.splits(plan, allowed, count, chunks)
             if limit_s < np.inf and not max(
                 self._hops_s, default=0
             ):  # beside links what copies exchange is little
                 free = replace(splits, sums_of=lambda: None)  # they take ten times as long
                 if limit_s <= Chain(self.problem, plan, free, 0.0, 0.0, after_s=after_s).bound_s < np.inf:
                     return None
-        best = [splits.best for splits in each]
+        best = [splits.best for splits in each.values()]
         counted = [with_layers(plan, counts) for counts in dict.fromkeys(best) if counts is not None]
         plans = [fits for each_split in counted for fits in fitting(self.problem, each_split, allowed)]
         if not plans:
-            plan = with_layers(plan, self._free(plan, chunks))
-            if self.problem.is_partial and plan.recompute is Recompute.NONE:
-                plan = replace(plan, recompute=Recompute.FULL)
-            return too_large(self.problem, replace(plan, zero_stage=max(allowed)))
+            return partial(self._too_large, replace(plan, zero_stage=max(allowed)), chunks)
         if len(plans) > 1:
-            plans.sort(key=lambda fits: self.problem.model.bounds([fits])[0].step_time_s)
+            plans.sort(key=lambda fits: self.problem.model.bounds_s([fits])[0])
         messages = count * self.config.data_parallel
         useful_s = self.problem.compute_cost(self.config).useful_s
         most_useful_s = max(float(useful_s[self.problem.fleet.index(domain.name)]) for domain, _ in self.layout)
@@ -178,7 +178,13 @@ class Row:
             after_s=after_s,
         )
 
-    def folded(self, after_s: float) -> Chain | Reason:
+    def _too_large(self, plan: TrainingPlan, chunks: int) -> Reason:
+        plan = with_layers(plan, self._free(plan, chunks))
+        if self.problem.is_partial and plan.recompute is Recompute.NONE:
+            plan = replace(plan, recompute=Recompute.FULL)
+        return too_large(self.problem, plan)
+
+    def folded(self, after_s: float) -> Chain | Refusal:
         """Return these stages under DualPipeV in one split, the even one whose slowest stage is fastest, or why it
         does not fit; all stages recompute all or nothing."""
         problem, count = self.problem, self.microbatches
@@ -193,7 +199,7 @@ class Row:
             if (fits := problem.model.fastest_zero(replace(plan, recompute=mode), allowed)) is not None
         ]
         if not plans:
-            return too_large(problem, replace(plan, recompute=modes[-1], zero_stage=max(allowed)))
+            return partial(too_large, problem, replace(plan, recompute=modes[-1], zero_stage=max(allowed)))
         cost = problem.compute_cost(self.config)
         at = problem.fleet.index(self.layout[0][0].name)
         return Chain(
@@ -247,7 +253,7 @@ class Row:
             if max(zero_stages) <= WHOLE_WEIGHTS:
                 zero_stages = (max(zero_stages),)
             with_zero = [replace(plan, zero_stage=zero) for zero in zero_stages]
-            shapes = [tuple(StageShape.of(each, pipeline, at) for each in with_zero) for at in range(stages)]
+            shapes = list(zip(*(StageShape.each_of(each, pipeline) for each in with_zero), strict=True))
             if plan.schedule not in ORDERED and is_ordered:
                 warmup = tuple(min(stage.warmup, count - 1) for stage in pipeline.stages)
             if warmup or plan.schedule is Schedule.ZERO_BUBBLE or (not is_ordered and self._is_classic):

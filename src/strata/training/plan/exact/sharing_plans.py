@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,9 +67,7 @@ class SharingPlans:
                 plans.append(fastest)
         if len(plans) < 2:
             return plans[0] if plans else None
-        return min(
-            zip(plans, self.problem.model.bounds(plans), strict=True), key=lambda item: item[1].step_time_s
-        )[0]
+        return min(zip(plans, self.problem.model.bounds_s(plans), strict=True), key=itemgetter(1))[0]
 
     def _fastest(
         self, sharing: DataParallelPlan, ways: list[list[Inner]], plan: TrainingPlan
@@ -89,8 +88,8 @@ class SharingPlans:
         again = recomputing_least(self.problem, self.plan(sharing, picked, is_split_again=True))
         if not self.problem.model.fits(again):
             return best
-        reports = self.problem.model.bounds([best, again])
-        return best if reports[0].step_time_s <= reports[1].step_time_s else again
+        best_s, again_s = self.problem.model.bounds_s([best, again])
+        return best if best_s <= again_s else again
 
     def plan(
         self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]], *, is_split_again: bool = False

@@ -136,15 +136,14 @@ class Units:
         if key not in self._split:
             self._split[key] = self._built(unit, inner.config, microbatches) or [inner.plan]
         like = [plan for plan in self._split[key] if plan.schedule is inner.plan.schedule]
-        return min(like, key=lambda plan: self.problem.model.bounds([plan])[0].step_time_s, default=inner.plan)
+        return min(like, key=lambda plan: self.problem.model.bounds_s([plan])[0], default=inner.plan)
 
     def _built(self, unit: Unit, config: ParallelConfig, microbatches: int) -> list[TrainingPlan]:
         # All units follow one schedule, whose bounds are those of whole stages.
         whole = tuple(schedule for schedule in self.problem.job.schedules if schedule not in ORDERED)
         if not self.is_thorough and Schedule.ONE_F_ONE_B in whole and len(unit) == 1:
             whole = (Schedule.ONE_F_ONE_B,)
-        built = build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole)
-        return [plan for plan in built if isinstance(plan, TrainingPlan)]
+        return list(build_chain(self.problem, config, unit, microbatches=microbatches, schedules=whole))
 
     def _timed(self, plan: TrainingPlan) -> Inner:
         model, pipeline = self.problem.model, plan.pipelines[0]

@@ -87,7 +87,9 @@ class Builder:
         self._sharings: dict[int, TrainingPlan | None] = {}
         # The fastest schedule first: where it fits, no other is built.
         order = sorted(problem.job.schedules, key=SCHEDULES.index)
-        self.in_turn = tuple(schedule for schedule in order if schedule not in ORDERED)
+        # GPipe keeps more than 1F1B: where that does not fit, neither does it.
+        useless = {Schedule.GPIPE} if Schedule.ONE_F_ONE_B in order else set()
+        self.in_turn = tuple(schedule for schedule in order if schedule not in {*ORDERED, *useless})
         self.ordered = tuple(schedule for schedule in order if schedule in ORDERED)
 
     @property
@@ -209,8 +211,7 @@ class Builder:
         """Return the plan of each order in the first of some schedules that fits."""
         config, plans = self.problem.configs[number], list[TrainingPlan]()
         for order in orders if schedules else ():
-            built = build_chain(self.problem, config, order, schedules=schedules)
-            fits = next((plan for plan in built if isinstance(plan, TrainingPlan)), None)
+            fits = next(build_chain(self.problem, config, order, schedules=schedules), None)
             if fits is not None:
                 plans.append(recomputing_least(self.built, fits))
         return plans
