@@ -70,7 +70,8 @@ class ConfigSpace:
                 configs[config] = None
                 count = num_microbatches(self.job, config)
                 copies = -(-self.job.global_batch // (size * count))
-                if self.job.pins.data is None and not copies * shape.context_parallel % shape.expert_parallel:
+                is_other = copies != shape.data_parallel and self.job.pins.data is None
+                if is_other and not copies * shape.context_parallel % shape.expert_parallel:
                     configs[replace(config, data_parallel=copies)] = None
         return tuple(configs)
 

@@ -38,6 +38,8 @@ def without_recomputation(problem: Problem, plan: TrainingPlan) -> TrainingPlan 
         return None
     pipelines = tuple(
         replace(pipeline, stages=tuple(replace(stage, recompute_layers=None) for stage in pipeline.stages))
+        if any(stage.recompute_layers is not None for stage in pipeline.stages)
+        else pipeline
         for pipeline in plan.pipelines
     )
     return replace(plan, recompute=Recompute.NONE, pipelines=pipelines)
@@ -55,7 +57,7 @@ def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | N
 
     Interleaved stages recompute all or nothing: their layers do not lie together.
     """
-    model, pipelines, is_any = problem.model, [], False
+    model, every, is_any = problem.model, list[list[int | None]](), False
     for pipeline in plan.pipelines:
         counts: list[int | None] = []
         for stage, shape in zip(pipeline.stages, StageShape.each_of(plan, pipeline), strict=True):
@@ -67,12 +69,15 @@ def _recomputing_least(problem: Problem, plan: TrainingPlan) -> TrainingPlan | N
             is_all = least == stage.num_layers or (least > 0 and plan.virtual_stages > 1)
             counts.append(None if is_all else least)
             is_any |= least > 0
+        every.append(counts)
+    if not is_any:
+        return plan if plan.virtual_stages == 1 or model.fits(plan) else None
+    pipelines = []
+    for pipeline, counts in zip(plan.pipelines, every, strict=True):
         stages = zip(pipeline.stages, counts, strict=True)
         pipelines.append(
             replace(pipeline, stages=tuple(replace(stage, recompute_layers=count) for stage, count in stages))
         )
-    if not is_any:
-        return plan if plan.virtual_stages == 1 or model.fits(plan) else None
     least_plan = replace(plan, recompute=Recompute.FULL, pipelines=tuple(pipelines))
     return least_plan if plan.virtual_stages == 1 or model.fits(least_plan) else None
 
