@@ -51,7 +51,7 @@ def test_a_time_limit_and_a_price_need_their_unit(tmp_path, capsys):
     "config",
     [
         {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432},
-        {"model_type": "codegen", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 51200},
+        {"model_type": "xglm", "d_model": 1024, "num_layers": 24, "attention_heads": 16, "vocab_size": 256008},
     ],
 )
 def test_a_model_of_an_unsupported_type_is_named_as_that(tmp_path, capsys, config):
