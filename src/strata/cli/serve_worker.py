@@ -81,6 +81,7 @@ def worker(
         raise MissingPart("torch sees no CUDA device", hint="--device cpu")
     from strata.net.server import listen
     from strata.serving.worker.hardware import measure
+    from strata.serving.worker.layer_times import measure_block
     from strata.serving.worker.run import WorkerSettings, run
 
     maker, dtype, in_thread = _layers_of(source, device)
@@ -89,10 +90,12 @@ def worker(
         scheme, name = "https" if tls else "http", f"[{shown}]" if ":" in shown else shown
         url = f"{scheme}://{name}:{shown_port or listener.getsockname()[1]}"
         hardware = measure(device, memory, dtype=dtype)
+        samples = measure_block(maker, source.hosted, memory_bytes=hardware.memory_bytes, in_thread=in_thread)
         click.echo(f"{node_id} listens at {url}")
         settings = WorkerSettings(
-            node_id, url, gateway, source.hosted, maker, hardware, in_thread, node_token, region, tls, ca, device
-        )
+            node_id, url, gateway, source.hosted, maker, hardware, samples, in_thread, node_token, region,
+            tls=tls, authority=ca, device=device,
+        )  # fmt: skip
         run(settings, listener)
 
 

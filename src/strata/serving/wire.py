@@ -81,21 +81,6 @@ class RangeMessage(Message):
     end: Count
 
 
-class JoinMessage(NodeMessage):
-    """A worker is there; `model` only for a whole pipeline behind one address (vLLM, SGLang)."""
-
-    url: str
-    compute_capability: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    memory_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    region: str = ""
-    model: str = ""
-    step_sequences: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """Most sequences that it decodes in one step; no bound where it says none."""
-    fingerprint: str = ""
-    """Digest of the model's shape and seed: a worker of another model must not join."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepSample:
     """One measurement of a node: layers [first, end) took so long.
@@ -109,6 +94,25 @@ class StepSample:
     units: Count
     context: Annotated[float, Field(ge=0)]
     seconds: Seconds
+
+
+class JoinMessage(NodeMessage):
+    """A worker is there; `model` only for a whole pipeline behind one address (vLLM, SGLang).
+
+    samples: what a block of the model took, measured before.
+    """
+
+    url: str
+    compute_capability: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    memory_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    region: str = ""
+    model: str = ""
+    step_sequences: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Most sequences that it decodes in one step; no bound where it says none."""
+    fingerprint: str = ""
+    """Digest of the model's shape and seed: a worker of another model must not join."""
+    samples: tuple[StepSample, ...] = ()
 
 
 class HeartbeatMessage(NodeMessage):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from strata.serving.live.instructions import (
 from strata.serving.live.replan import answer
 from strata.serving.node import Node
 from strata.serving.request import RequestSignal
+from strata.serving.wire import StepSample
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -78,11 +79,13 @@ class Cluster:
         self.rejected: dict[str, str] = {}
         self.join(*names)
 
-    def join(self, *names: str | Node) -> None:
+    def join(self, *names: str | Node, samples: Mapping[str, Sequence[StepSample]] | None = None) -> None:
+        """Have nodes join, each a moment after the other; samples: what layers took there before."""
         for one in names:
             joining = one if isinstance(one, Node) else node(one)
             self.lives[joining.node_id] = self.lives.get(joining.node_id, 0) + 1
-            self.tell(Join(joining, self.lives[joining.node_id]))
+            measured = tuple((samples or {}).get(joining.node_id, ()))
+            self.tell(Join(joining, self.lives[joining.node_id], measured))
         self.run(1.0)
 
     def leave(self, name: str) -> None:

@@ -344,6 +344,29 @@ def test_measurements_reach_the_routers_with_the_next_tick():
     assert cluster.core.nodes()[0].decode_s > 5 * before
 
 
+def block(seconds):
+    """What one block took, measured a few times before the node joined."""
+    return tuple(StepSample("decode", 1, 2, units, 0.0, seconds) for units in (1, 1, 1, 8, 8, 8))
+
+
+def layers(cluster):
+    (pipeline,) = cluster.core.serving()
+    return {stage.node_id: stage.end - stage.first for stage in pipeline}
+
+
+def test_the_first_plan_goes_by_what_a_block_took_before_its_node_joined():
+    cluster = Cluster()
+    cluster.join("a", "b", samples={"a": block(0.01), "b": block(0.03)})
+    assert layers(cluster) == {"a": 24, "b": 8}
+
+
+def test_what_a_block_took_in_an_earlier_life_is_forgotten():
+    cluster = Cluster()
+    cluster.join("a", "b", samples={"a": block(0.01), "b": block(0.03)})
+    cluster.join("b", samples={"b": block(0.01)})
+    assert abs(layers(cluster)["a"] - layers(cluster)["b"]) <= 2
+
+
 def arrangements(cluster):
     """Count from here on how often the routers are given a layout."""
     router, seen = cluster.core._requests.router, []

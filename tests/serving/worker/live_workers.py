@@ -22,7 +22,7 @@ class Live:
     options: those that say which model, to all.
     """
 
-    def __init__(self, processes, *, model="tiny", memory="15MB", options=()):
+    def __init__(self, processes, *, memory, model="tiny", options=()):
         self.processes, self.model, self.memory, self.options = processes, model, memory, options
         self.gateway = processes.start("gateway", "--port", "0", *BEATS, *options)
         self.workers = {}
@@ -64,6 +64,11 @@ class Live:
     @property
     def pipelines(self):
         return [one for one in self.status["pipelines"] if one["phase"] == "serving"]
+
+    @property
+    def serving(self):
+        """Names of the workers in pipelines that serve."""
+        return {name for pipeline in self.pipelines for name, _, _ in pipeline["stages"]}
 
     def until_lengths(self, *lengths):
         """Wait until so many workers each make a pipeline that serves."""

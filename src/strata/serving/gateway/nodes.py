@@ -112,7 +112,7 @@ def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.D
         step_sequences=message.step_sequences or math.inf,
     )
     gateway.drivers.setdefault(driver.name, driver)
-    _check(driver.post(Join(node, message.incarnation)))
+    _check(driver.post(Join(node, message.incarnation, message.samples)))
     driver.backend_client.urls[message.node_id] = message.url.rstrip("/")
     return _desired(driver, message.node_id)
 

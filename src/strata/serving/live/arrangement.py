@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from strata.serving.layout import Layout, StageServer
@@ -12,6 +13,7 @@ from strata.serving.live.rollout import PipelinePhase, Rollout
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Stage
+from strata.serving.wire import StepSample
 from strata.simulate.inference.calibration import Calibration
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -44,13 +46,17 @@ class Arrangement:
         if self._has_news:
             self._versions, self._is_checked, self._has_news = None, False, False
 
-    def hear(self, heartbeat: Heartbeat, node: Node) -> None:
-        """Take what a node measured; times far from those that routers reckon with are news."""
-        for sample in heartbeat.samples:
+    def observe(self, node_id: str, samples: Iterable[StepSample]) -> None:
+        """Take what layers took on a node."""
+        for sample in samples:
             self.calibration.observe(
-                heartbeat.node_id, sample.phase, first=sample.first, end=sample.end,
+                node_id, sample.phase, first=sample.first, end=sample.end,
                 units=sample.units, context=sample.context, seconds=sample.seconds,
             )  # fmt: skip
+
+    def hear(self, heartbeat: Heartbeat, node: Node) -> None:
+        """Take what a node measured; times far from those that routers reckon with are news."""
+        self.observe(heartbeat.node_id, heartbeat.samples)
         server = self.servers.get(heartbeat.node_id)
         if server is None:
             return

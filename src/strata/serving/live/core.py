@@ -231,8 +231,12 @@ class Core:
             return [RejectJoin(node.node_id, event.incarnation, verdict)]
         if verdict == "known":
             return []
-        out = self._lose(node.node_id, now_s) if verdict == "restarted" else []
+        out = list[Instruction]()
+        if verdict == "restarted":
+            out = self._lose(node.node_id, now_s)
+            self._arrangement.calibration.forget(node.node_id)
         self.metrics.count_join(node.node_id)
+        self._arrangement.observe(node.node_id, event.samples)
         self._welcome(node, now_s)
         return out
 

@@ -14,10 +14,14 @@ from strata.serving.wire import StepSample
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A node is there. `incarnation` grows with every start of it; heartbeats of an older one are ignored."""
+    """A node is there. `incarnation` grows with every start of it; heartbeats of an older one are ignored.
+
+    samples: what layers took there before it joined.
+    """
 
     node: Node
     incarnation: int
+    samples: tuple[StepSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from strata.net.server import serve
 from strata.net.tls import client_context
 from strata.serving.hosted import HostedModel
 from strata.serving.tasks import TaskSet
-from strata.serving.wire import JoinMessage, node_client
+from strata.serving.wire import JoinMessage, StepSample, node_client
 from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import body_bytes, frame
 from strata.serving.worker.drive import STEP_LIMIT_S
@@ -41,8 +41,9 @@ DRAIN_S: Final = 30.0
 class WorkerSettings:
     """Who the worker is and where; `url` is where others reach it, `token` what all nodes show.
 
-    maker: makes the model's layers. in_thread: what the thread that runs them does first. tls: what it shows
-    itself; authority: whose certificates it believes besides the system's.
+    maker: makes the model's layers. samples: what a block of them took before it joins. in_thread: what the thread
+    that runs them does first. tls: what it shows itself; authority: whose certificates it believes besides the
+    system's.
     """
 
     node_id: str
@@ -51,6 +52,7 @@ class WorkerSettings:
     model: HostedModel
     maker: StageMaker
     hardware: Hardware
+    samples: tuple[StepSample, ...] = ()
     in_thread: Callable[[], None] = lambda: None
     token: str = ""
     region: str = ""
@@ -97,6 +99,7 @@ class _WorkerProcess:
             region=settings.region,
             fingerprint=settings.model.fingerprint,
             step_sequences=ROWS,
+            samples=settings.samples,
             **settings.hardware._asdict(),
         )
         self.worker.incarnation = card.incarnation
