@@ -190,8 +190,9 @@ def drain(domain: str, undo: bool, server: str, token_file: str | None) -> None:
     """
     client = _client(server, token_file)
     client.drain(domain, is_drained=not undo)
+    jobs = [] if undo else client.jobs()
     show([f"{domain}: {'work goes there again' if undo else 'nothing new starts there'}"])
-    for item in () if undo else client.jobs():
+    for item in jobs:
         if domain in item["domains"]:
             stays = f"stays until it ends, as it cannot resume elsewhere; strata cancel {item['name']} ends it"
             show([f"  {item['name']} {'saves, then moves or waits' if item.get('can_resume') else stays}"])

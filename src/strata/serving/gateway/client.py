@@ -15,18 +15,16 @@ class GatewayClient(JsonClient):
 
     what: ClassVar = "gateway"
     hint: ClassVar = "strata serve gateway"
+    address: ClassVar = "--gateway URL, the address that strata serve gateway prints"
 
     def status(self) -> dict[str, Any]:
         """Return what serves each model, and what waits."""
-        status: dict[str, Any] = self.json("GET", "/status")
-        return status
+        return self.item("/status")
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what became of the newest requests."""
-        requests: list[dict[str, Any]] = self.json("GET", "/decisions")
-        return requests
+        return self.items("/decisions", "request_id", "model")
 
     def request(self, request_id: str) -> dict[str, Any]:
         """Return what became of a request, and which ways there were."""
-        request: dict[str, Any] = self.json("GET", f"/decisions/{quote(request_id, safe='')}")
-        return request
+        return self.item(f"/decisions/{quote(request_id, safe='')}")
