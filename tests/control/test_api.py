@@ -212,6 +212,21 @@ def test_a_job_that_was_given_up_says_so_with_what_to_try(served, tmp_path, caps
     assert shown[-1] == "  try: strata logs a, mend it, and submit it under another name"
 
 
+def test_a_job_that_waits_says_for_what(served, tmp_path, capsys):
+    """`strata job NAME` printed its steps only."""
+    world, client = served
+    world.daemon.submit(piece())
+    world.passes(10)
+    world.daemon.submit(piece("b"))
+    world.passes(10)
+    (tmp_path / "token").write_text("secret")
+    assert strata(["job", "b", "--server", client.url, "--token-file", str(tmp_path / "token")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("b: queued, ")
+    assert "b: waits: its smallest plan takes" in shown[1]
+    assert shown[-1] == "  try: strata job b --why"
+
+
 def test_why_a_job_can_never_run_is_told_later_too(served, tmp_path, capsys, monkeypatch):
     """Only `strata submit` said it, once."""
     _, client = served

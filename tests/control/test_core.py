@@ -444,6 +444,16 @@ def test_a_job_without_any_plan_waits_at_every_step_and_holds_up_nobody():
     assert (again.actions, again.decisions) == ((), ())
 
 
+def test_a_job_that_no_domain_can_be_planned_for_says_of_each_why():
+    """Ascend910B2 has no rate for the job's fp32."""
+    fleet = load_fleet("hub").only(["Guian"])
+    outcome = Scheduler(exact, Candidates.of).step(Snapshot(fleet, inbox=(Submitted(spec()),)), 0.0)
+    reasons = outcome.decisions[0].decision.reasons
+    assert [(reason.token, reason.subject) for reason in reasons] == [
+        ("no-plan-fits", "a"), ("figure-missing", "Guian"),
+    ]  # fmt: skip
+
+
 def test_who_waits_is_told_which_domains_are_closed_and_why():
     outcome = step(Snapshot(FLEET), seen(EAST), Drained(EAST), Submitted(spec()))
     (decided,) = outcome.decisions

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _DECIDED_S: Final = 30.0
 _ASK_S: Final = 0.2
+_NEXT: Final = {
+    "queued": "strata job {} --why", "failed": "strata logs {}, mend it, and submit it under another name",
+}  # fmt: skip
+"""What to try with a job that does not run, by its phase."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -249,9 +253,9 @@ def _job_shown(data: dict[str, Any], *, why: bool) -> Shown:
         for name, part in attempt["parts"].items():
             message = f": {part['message']}" if part["message"] else ""
             yield f"    {name}: {part['phase']}{_how(part['exit_code'])}{message}"
-    if data["phase"] == "failed" and data["decisions"] and not why:
+    if data["phase"] in _NEXT and data["decisions"] and not why:
         yield from (f"  {reason['text']}" for reason in data["decisions"][-1]["reasons"])
-        yield f"  try: strata logs {data['name']}, mend it, and submit it under another name"
+        yield f"  try: {_NEXT[data['phase']].format(data['name'])}"
     for decision in data["decisions"] if why else ():
         yield time.strftime("\n%Y-%m-%d %H:%M:%S", time.localtime(decision["at_s"]))
         yield from _decision_shown(decision)

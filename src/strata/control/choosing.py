@@ -20,6 +20,7 @@ from strata.control.state import Job, JobPhase, PartPhase, Snapshot
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.names import first_of
 from strata.training.plan import explain
+from strata.training.plan.planner import problem_of
 from strata.units import show_time
 from strata.workload.plan import TrainingPlan
 
@@ -70,7 +71,8 @@ def choice(
     candidates = candidates if source is None else candidates.with_plan(source)
     index = -1 if current is None else candidates.index[current]
     if not candidates.plans:
-        return _decided(job, now_s, None, (Reason("no-plan-fits", job.spec.name),), _left_out(candidates), state)
+        reasons = Reason("no-plan-fits", job.spec.name), *problem_of(candidates.fleet, candidates.job).excluded
+        return _decided(job, now_s, None, reasons, _left_out(candidates), state)
     legal = room.legal(candidates, job.spec)
     if index < 0 and not legal.any():
         return _decided(job, now_s, None, _waits(candidates, state, job), (), state)
@@ -87,9 +89,8 @@ def choice(
         pick = int(np.where(alike, room.left(candidates), np.inf).argmin())
     notes = choose.notes(outlook) if isinstance(choose, Learned) else ()
     first = (_reason(candidates, outlook, pick, index),) if pick >= 0 else _waits(candidates, state, job)
-    reasons = (*first, *woken, *notes)
     return _decided(
-        job, now_s, None if pick < 0 else candidates.plans[pick], reasons,
+        job, now_s, None if pick < 0 else candidates.plans[pick], (*first, *woken, *notes),
         (*_others(candidates, outlook, legal, pick, lambda plan: _lacking(plan, state, job, room)),
          *_left_out(candidates)), state,
         step_time_s=None if pick < 0 else 1 / max(candidates.rates(history.rows[-1])[pick], 1e-12),
