@@ -249,7 +249,9 @@ def test_a_time_that_is_none_is_a_page_that_says_how_one_looks(site, query):
 
 
 def test_what_if_is_asked_of_a_job_that_the_scheduler_has(site):
-    assert 'action="/jobs/train/whatif"' in site.ask("/jobs/train").text
+    shown = site.ask("/jobs/train").text
+    assert 'action="/jobs/train/whatif"' in shown
+    assert 'placeholder="job.minimize=cost"' in shown
     answer = site.ask("/jobs/train/whatif", "POST", data={"settings": "job.global_batch=16"})
     assert answer.status_code == 200
     assert "as it is" in answer.text

@@ -149,8 +149,9 @@ def test_a_serving_plan_shows_what_keeps_the_goals_and_a_change_that_its_job_kno
     shown, figures = site.ask("/plans/2").text, answers[1][1]["figures"]
     assert f"{show_count(figures['requests_per_s'])} requests/s" in shown
     assert f"({show_count(figures['goodput_per_s'])} within the goals)" in shown
-    assert 'placeholder="job.precision.weights=fp8 ' in shown
-    assert 'placeholder="job.minimize=cost ' in site.ask("/plans/1").text
+    links = "link.East_DataCenter-Central_DataCenter.bandwidth=1Gbps"
+    assert f'placeholder="job.precision.weights=fp8 {links}"' in shown
+    assert 'placeholder="job.minimize=cost link.West-East.bandwidth=1Gbps"' in site.ask("/plans/1").text
 
 
 def test_of_many_alternatives_a_page_opens_with_few(site, answers):

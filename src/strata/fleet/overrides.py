@@ -147,7 +147,9 @@ def _read(text: str, fleet: Fleet, job: JobKeys[Any]) -> list[Override]:
     path, equals, value = (part.strip() for part in text.partition("="))
     kind, _, rest = path.partition(".")
     if not (equals and value):
-        raise UsageError("has no value; write path=value, for example link.A-B.bandwidth=1Gbps")
+        links = (f"link.{name}.bandwidth=1Gbps" for name in _link_names(fleet))
+        example = next(links, f"domain.{fleet.domains[0].name}.num_gpus=8")
+        raise UsageError(f"has no value; write path=value, for example {example}")
     kinds: dict[str, Mapping[str, Key]] = {"link": LINK, "domain": DOMAIN, "job": job.keys}
     if kind not in kinds:
         raise UsageError(f"a path starts with link, domain or job{meant(kind, kinds, rest=False)}")

@@ -268,7 +268,7 @@ class _Pages:
     async def _whatif(self, request: Request, fleet: str, job: JobLike, link: dict[str, str]) -> Response:
         settings = (await _form(request)).get("settings", "").split()
         if not settings:
-            raise UsageError("nothing to change", hint="job.minimize=cost, or link.A-B.bandwidth=1Gbps")
+            raise UsageError("nothing to change", hint="job.minimize=cost")
         data = await run_in_threadpool(lambda: whatif(fleet, job, *settings, time_limit_s=_WHATIF_S))
         return page("whatif.html", place="/plans", link=link, data=data, settings=settings)
 

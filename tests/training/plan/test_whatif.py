@@ -180,7 +180,7 @@ def test_two_readings_of_a_name_are_told_apart_by_their_links():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("link.East-v1.2", "has no value; write path=value"),
+        ("link.East-v1.2", "has no value; write path=value, for example link.East-North-East.bandwidth=1Gbps"),
         ("link.East-v1.2.bandwidth=", "has no value"),
         ("links.East-v1.2.bandwidth=1Gbps", "starts with link, domain or job (did you mean 'link'?)"),
         ("link.East-v1.2.bandwith=1Gbps", "unknown key 'bandwith' (did you mean 'bandwidth'?)"),
@@ -240,6 +240,10 @@ def test_all_wrong_settings_are_named_at_once():
         "job.efficiency=2",
         "domain.East.gpus_per_node=9, domain.East.accelerator=A9000X",
     ]
+
+
+def test_without_links_an_example_is_of_a_domain():
+    assert fault("job.sequence", of=fleet(domain("East"))).endswith("for example domain.East.num_gpus=8")
 
 
 def test_settings_that_contradict_each_other_are_refused():
