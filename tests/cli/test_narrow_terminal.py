@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from rich.cells import cell_len
 from strata.cli.main import cli
 from strata.cli.output import show
 from strata.tables import rows
+from tests import ROOT
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,23 @@ def test_no_number_of_a_table_is_split(command):
         return sorted(re.findall(r"(?<!\S)[-+~$]?\d[\d.,%x]*(?!\S)", answer.stdout))
 
     assert numbers("40") == numbers("200")
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (["gpus"], "name"), (["model"], "name"), (["fleet", "show", "seed"], "domain"),
+        (["kube", "acu", "--snapshot", str(ROOT / "examples" / "cluster" / "snapshot.json")], "domain"),
+    ],
+)  # fmt: skip
+def test_no_word_of_a_header_is_split_and_no_column_is_left_out(command, first):
+    wide, narrow = (
+        CliRunner().invoke(cli, command, env={"COLUMNS": columns}).stdout.splitlines() for columns in ("200", "40")
+    )
+    header = next(line for line in wide if line.startswith(f"{first} "))
+    last = next(i for i, line in enumerate(narrow) if line.startswith(f"{first} "))
+    # Of two words one may stand in the line above.
+    assert Counter(header.split()) <= Counter([*narrow[last - 1].split(), *narrow[last].split()])
 
 
 def test_a_table_is_rather_wider_than_the_terminal(monkeypatch, capsys):

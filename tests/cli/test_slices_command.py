@@ -169,6 +169,14 @@ def test_watching_is_for_people(folder):
     assert "--watch" in str(result.exception)
 
 
+def test_a_narrow_terminal_has_all_columns_and_whole_words(folder, monkeypatch):
+    """At 40 columns three of eight were missing."""
+    monkeypatch.setenv("COLUMNS", "40")
+    two_devices().write(folder / "notebooks.ledger")
+    header = shown().stdout.splitlines()[0]
+    assert header.split() == ["slice", "device", "used", "limit", "full", "cores", "pid", "command"]
+
+
 def test_contexts_and_refusals_are_told_below(folder):
     made = two_devices()
     struct.pack_into("<I", made.data, 4096 + 28, 1)
