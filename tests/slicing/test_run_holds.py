@@ -52,10 +52,11 @@ def ask(process, mib):
     return int(process.stdout.readline())
 
 
-def shown(strata):
+def shown(strata, *names):
+    """Return the slices of these names: root sees those of everybody on the machine."""
     out, err = strata("slices", "-o", "json").communicate(timeout=300)
     assert err == ""
-    return json.loads(out)["slices"]
+    return [use for use in json.loads(out)["slices"] if use["name"] in names]
 
 
 def test_two_runs_of_a_slice_share_its_limit_and_both_are_shown(hold, strata):
@@ -63,7 +64,7 @@ def test_two_runs_of_a_slice_share_its_limit_and_both_are_shown(hold, strata):
     assert ask(first, 600) == 0
     assert ask(second, 600) == 2
     assert ask(second, 300) == 0
-    (one,) = shown(strata)
+    (one,) = shown(strata, "both")
     assert (one["name"], one["device"], one["limit_bytes"]) == ("both", 0, 1024 * MIB)
     used = {holder["pid"]: holder["used_bytes"] for holder in one["processes"]}
     assert used.keys() == {first.pid, second.pid}
@@ -71,7 +72,7 @@ def test_two_runs_of_a_slice_share_its_limit_and_both_are_shown(hold, strata):
     assert one["used_bytes"] == sum(used.values()) <= 1024 * MIB
     first.kill()
     first.wait()
-    (one,) = shown(strata)
+    (one,) = shown(strata, "both")
     assert [holder["pid"] for holder in one["processes"]] == [second.pid]
     assert ask(second, 600) == 0
 
@@ -79,10 +80,11 @@ def test_two_runs_of_a_slice_share_its_limit_and_both_are_shown(hold, strata):
 def test_runs_without_a_name_have_limits_of_their_own(hold, strata):
     first, second = (hold("--memory", "1Gi") for _ in range(2))
     assert [ask(first, 600), ask(second, 600)] == [0, 0]
-    assert len(shown(strata)) == 2
+    names = [f"run-{process.pid}" for process in (first, second)]
+    assert sorted(use["name"] for use in shown(strata, *names)) == sorted(names)
     first.communicate()
     second.communicate()
-    assert shown(strata) == []
+    assert shown(strata, *names) == []
 
 
 def test_a_limit_beyond_the_device_is_said_to_be_none(strata):
