@@ -148,6 +148,8 @@ def test_a_slice_in_a_slice_is_refused(environment):
         (["--memory", "1Gi", "--slice", "../x", "--", "true"], 2, "not a valid slice name"),
         (["--", "true"], 2, "no limit was given"),
         (["--memory", "1Gi"], 2, "COMMAND"),
+        (["--memory", "1Gi", "--", ""], 2, "its first word is empty: the name of the program is missing"),
+        ([""], 2, "the name of the program is missing"),
         (["--memory", "1Gi", "--", "no-such-command"], 127, "command not found"),
         (["--memory", "1Gi", "--", "/etc/passwd"], 126, "not executable"),
     ],
@@ -158,6 +160,11 @@ def test_what_cannot_be_is_said_in_one_line(environment, capsys, arguments, code
     assert said in told.err
     assert told.out == ""
     assert "Traceback" not in told.err
+
+
+def test_a_recording_of_a_command_without_a_name_is_refused(capsys):
+    assert run(["host", "record", "--", " "]) == 2
+    assert "the name of the program is missing" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_said(environment, capsys, monkeypatch, tmp_path):

@@ -137,9 +137,15 @@ def test_a_slice_in_a_slice_is_refused(make):
 
 
 @pytest.mark.parametrize("path", ["/my folder/lib.so", "/a:b/lib.so"])
-def test_a_path_the_loader_would_split_is_refused(make, path):
-    with pytest.raises(UsageError, match="cannot hold a path"):
+def test_a_path_the_loader_would_split_is_refused(make, path, monkeypatch):
+    """Who had it compiled into a cache was told to install strata elsewhere."""
+    with pytest.raises(UsageError, match="cannot hold a path") as compiled:
         make(library=Path(path))
+    assert compiled.value.hint == "XDG_CACHE_HOME=FOLDER, one without them"
+    monkeypatch.setattr("strata.slicing.run.brought", lambda: Path(path))
+    with pytest.raises(UsageError, match="cannot hold a path") as of_a_wheel:
+        make(library=Path(path))
+    assert of_a_wheel.value.hint == "install strata in a folder without them"
 
 
 def test_the_switch_stays_as_it_is_with_a_word_on_it(make):

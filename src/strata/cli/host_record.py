@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from strata.cli.output import show
-from strata.cli.parameters import POSITIVE, Finite, OutputFile, choice
+from strata.cli.parameters import POSITIVE, Finite, OutputFile, choice, names_program
 from strata.errors import MissingPart, UsageError
 from strata.tables import Line, Shown, rows
 
@@ -43,7 +43,7 @@ FORMATS: Final = ("json", "yaml", "table")
 )
 @click.option("--quick", is_flag=True, help="No trace: two readings of /proc, unprivileged; a reduced report.")
 @click.option("--as-root", is_flag=True, help="Run COMMAND as root under sudo too, not as the user who called it.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, callback=names_program)
 def record(
     seconds: float | None,
     pid: int | None,

@@ -28,6 +28,13 @@ def choice(*values: str) -> click.Choice[str]:
     return click.Choice(values)
 
 
+def names_program(_: click.Context, parameter: click.Parameter, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command that is to be run; fails where its first word is empty, as an unset variable's is."""
+    if command and not command[0].strip():
+        raise click.BadParameter("its first word is empty: the name of the program is missing", param=parameter)
+    return command
+
+
 def typed(context: click.Context, *names: str) -> list[str]:
     """Return which of some options stand on the command line."""
     return [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from strata.cli.parameters import SIZE, choice
+from strata.cli.parameters import SIZE, choice, names_program
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -29,7 +29,7 @@ from strata.cli.parameters import SIZE, choice
     default="closed",
     help="If the quota cannot be enforced: grant every request (open) or none (closed).",
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, callback=names_program)
 def run(
     memory: float | None,
     cores: int | None,

@@ -29,6 +29,7 @@ from strata.fleet.slices import (
     QuotaLimits,
     slice_environment,
 )
+from strata.slicing.build import brought
 from strata.slicing.ledger_directory import free_name, ledger_of, prepare_directory, take
 from strata.slicing.program import incompatibility
 
@@ -78,10 +79,11 @@ def prepare(
     if limits.memory_bytes is not None and limits.memory_bytes >= MOST_BYTES:
         size = units.show_bytes(limits.memory_bytes)
         raise UsageError(f"a limit of {size} is too large to count", hint="--memory 8Gi")
-    if any(mark in str(library) for mark in " :"):
-        raise UsageError(
-            f"{PRELOAD} cannot hold a path with a space or a colon: {library}", hint="install strata elsewhere"
-        )
+    if any(mark in str(library) for mark in " :"):  # the loader splits at both, and knows no quotes
+        message = f"{PRELOAD} cannot hold a path with a space or a colon: {library}"
+        is_installed = library == brought()
+        place = "install strata in a folder" if is_installed else "XDG_CACHE_HOME=FOLDER, one"
+        raise UsageError(message, hint=f"{place} without them")
     search = environment.get("PATH", os.defpath)
     program = find_command(command[0], search)
     own = {
