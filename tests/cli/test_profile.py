@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,9 +42,23 @@ def test_sizes_are_whole_numbers(folder, capsys, sizes):
     assert "for example 1,2,4" in capsys.readouterr().err
 
 
+@pytest.fixture
+def own_time(monkeypatch):
+    """Layers are timed by what this thread computes, all of it, and not by what a busy machine makes it wait."""
+    import torch
+
+    from strata.workload import layer_timing
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(layer_timing, "time", SimpleNamespace(perf_counter=time.thread_time))
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.real("torch")
 @pytest.mark.parametrize("model", ["small.json", "mixture.json"])
-def test_every_layer_has_times_that_a_job_reads(folder, capsys, model):
+def test_every_layer_has_times_that_a_job_reads(folder, capsys, own_time, model):
     assert run(["profile", model, *QUICK, "--microbatch", "1,2", "--save", "times.json", "-o", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["accelerator"], data["trust"], data["sequence_length"]) == ("CPU", "measured", 16)
