@@ -55,13 +55,13 @@ def _serving_jobs(_: click.Context) -> list[str]:
 
 def _names_at(context: click.Context, what: str) -> list[str]:
     """Return names of the scheduler that the command line or the environment names; none where none answers."""
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
     from strata.control.client import DEFAULT_URL, Client
     from strata.errors import StrataError
 
     server = context.params.get("server") or os.environ.get("STRATA_SERVER", DEFAULT_URL)
     try:
-        token = read_token(context.params.get("token_file")) or os.environ.get("STRATA_TOKEN", "")
+        token = token_of(context.params.get("token_file"))
         client = Client(str(server).rstrip("/"), token)
         return [str(item["name"]) for item in (client.jobs() if what == "jobs" else client.domains())]
     except StrataError:  # a key was pressed: there is nobody to tell

@@ -43,7 +43,6 @@ def calibrate(
     strata serve calibrate fleet.yaml job.yaml --log requests.csv
     strata serve calibrate fleet.yaml job.yaml --url http://127.0.0.1:8000 --rate 2 --save requests.csv
     """
-    import os
 
     from strata.fleet.schema import load_fleet
     from strata.serving.measured.fit import fit
@@ -68,6 +67,7 @@ def calibrate(
         import asyncio
 
         from strata.cli.serve_arrivals import drawn
+        from strata.cli.tokens import token_of
         from strata.serving.measured.ask import ask
         from strata.serving.measured.log import check, write_log
 
@@ -75,7 +75,7 @@ def calibrate(
             serving_job, rate=rate, end_s=seconds, burst=1.0, swing="0%", period=86_400.0,
             lengths="job", system_prompts=None, seed=seed,
         )  # fmt: skip
-        token = os.environ.get("STRATA_TOKEN", "")
+        token = token_of(None)
         with progress("asking"):
             log, errors = asyncio.run(ask(str(url), list(requests), token=token, seed=seed))
         if save is not None:

@@ -112,7 +112,7 @@ def _serve(options: dict[str, Any]) -> None:
     import time
 
     from strata.cli.serve_limits import read_limits, read_tls
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
     from strata.net.server import listen, serve
     from strata.net.tls import client_context
     from strata.serving.gateway.access import NodeAccess, read_network
@@ -130,8 +130,8 @@ def _serve(options: dict[str, Any]) -> None:
 
         tokenizer = PretrainedTokenizer(source)
     model = source.hosted
-    token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
-    node_token = read_token(options["node_token_file"]) or os.environ.get("STRATA_NODE_TOKEN", "")
+    token = token_of(options["token_file"])
+    node_token = token_of(options["node_token_file"], variable="STRATA_NODE_TOKEN")
     if token and token == node_token:
         problem = "clients and nodes have the same token: whoever may ask could join, and read what others ask"
         raise UsageError(problem, hint="--node-token-file with a token of its own")

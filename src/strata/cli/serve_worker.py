@@ -59,17 +59,16 @@ def worker(
     strata serve worker --model ./Qwen3-8B --gateway http://127.0.0.1:8000 --id a
     """
     import logging
-    import os
 
     from strata.cli.serve_limits import read_tls
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
 
     host, port = _address(bind, "--bind")
     shown, shown_port = _address(advertise, "--advertise", default_port=0) if advertise else (host, 0)
     if _is_unspecified(shown):
         hint = "--advertise with the address of one interface"
         raise UsageError(f"--bind {bind}: other nodes cannot reach this address", hint=hint)
-    node_token = read_token(node_token_file) or os.environ.get("STRATA_NODE_TOKEN", "")
+    node_token = token_of(node_token_file, variable="STRATA_NODE_TOKEN")
     tls = read_tls(tls_cert, tls_key)
     if not gateway.startswith(("http://", "https://")):
         raise UsageError(f"--gateway {gateway} is not a URL", hint="--gateway http://127.0.0.1:8000")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -37,10 +36,10 @@ def _server_option(command: Command) -> Command:
 
 
 def _client(server: str, token_file: str | None) -> Client:
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
     from strata.control.client import Client
 
-    return Client(server.rstrip("/"), read_token(token_file) or os.environ.get("STRATA_TOKEN", ""))
+    return Client(server.rstrip("/"), token_of(token_file))
 
 
 @click.command()

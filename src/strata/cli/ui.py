@@ -77,7 +77,7 @@ def _serve(
 ) -> None:  # fmt: skip
     from starlette.applications import Starlette
 
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
     from strata.control.client import Client
     from strata.fleet.schema import load_fleet
     from strata.history import default_path
@@ -88,7 +88,7 @@ def _serve(
     from strata.web.app import missing, routes
     from strata.web.sources import Sources
 
-    token = read_token(token_file) or os.environ.get("STRATA_TOKEN", "")
+    token = token_of(token_file)
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {host} lets others see this", hint="--token-file FILE, or STRATA_TOKEN")
     if fleet:

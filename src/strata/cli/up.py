@@ -50,7 +50,7 @@ def _up(options: dict[str, Any]) -> None:
     import signal
     import threading
 
-    from strata.cli.tokens import read_token
+    from strata.cli.tokens import token_of
     from strata.control.api import build
     from strata.control.assembly import assembled
     from strata.control.client import Client
@@ -63,7 +63,7 @@ def _up(options: dict[str, Any]) -> None:
     from strata.web.cluster import looks_of
     from strata.web.sources import Sources
 
-    token = read_token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
+    token = token_of(options["token_file"])
     host = options["host"]
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {host} lets others run commands here", hint="--token-file FILE, or STRATA_TOKEN")
