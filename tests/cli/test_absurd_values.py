@@ -64,6 +64,20 @@ def test_a_model_of_an_unsupported_type_is_named_as_that(tmp_path, capsys, confi
 
 
 @pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("run", "--cores", "50%", "--", "true"), "Invalid value for '--cores': '50%' is not a whole number"),
+        (("ui", "--port", "8k"), "Invalid value for '--port': '8k' is not a whole number"),
+        (("host", "record", "--seconds", "10s"), "Invalid value for '--seconds': '10s' is not a number"),
+    ],
+)
+def test_what_is_no_number_is_called_so(command, said, capsys):
+    """They were "not a valid integer range"."""
+    assert run(list(command)) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("command", "option"),
     [
         (("run", "--memory", "abc", "--", "true"), "--memory"),

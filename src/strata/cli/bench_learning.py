@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import POSITIVE, Finite, choice
+from strata.cli.parameters import POSITIVE, Finite, Whole, choice
 from strata.errors import need
 
 _TABLES: Final = 16
@@ -15,7 +15,7 @@ _TABLES: Final = 16
 
 
 @click.command()
-@click.option("--envs", type=click.IntRange(min=_TABLES), default=512, help="Environments played at once.")
+@click.option("--envs", type=Whole(min=_TABLES), default=512, help="Environments played at once.")
 @click.option("--updates", type=POSITIVE, default=6, help="Updates timed, after one to warm up.")
 @click.option(
     "--device",
@@ -99,7 +99,7 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
 @click.command()
 @click.option("--envs", default=1024, type=POSITIVE, help="Environments at once.")
 @click.option("--instances", default=16, type=POSITIVE, help="Number of fleets in the pool.")
-@click.option("--steps", default=40, type=click.IntRange(min=2), help="Number of steps timed.")
+@click.option("--steps", default=40, type=Whole(min=2), help="Number of steps timed.")
 @click.option("--seed", default=0, help="Random seed of the fleets and links.")
 @output_option
 def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None:

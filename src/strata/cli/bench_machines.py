@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import NATURAL, POSITIVE
+from strata.cli.parameters import NATURAL, POSITIVE, Whole
 from strata.errors import INTERRUPTED, install
 
 
@@ -59,7 +59,7 @@ def slicing(rounds: int, output: str) -> None:
 
 
 @click.command()
-@click.option("--events", type=click.IntRange(min=1000), default=1_000_000, help="Length of the synthetic trace.")
+@click.option("--events", type=Whole(min=1000), default=1_000_000, help="Length of the synthetic trace.")
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

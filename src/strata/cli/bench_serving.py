@@ -9,7 +9,7 @@ import click
 
 from strata.cli.endings import ended_as_by_ctrl_c
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import PORT, POSITIVE, TIME_OR_0, Finite, choice
+from strata.cli.parameters import PORT, POSITIVE, TIME_OR_0, Finite, Whole, choice
 from strata.errors import INTERRUPTED, UsageError, need
 
 
@@ -19,7 +19,7 @@ from strata.errors import INTERRUPTED, UsageError, need
     "--clients", default=(1, 8), type=POSITIVE, multiple=True, help="Requests at a time; may be repeated."
 )
 @click.option("--requests", default=4, type=POSITIVE, help="Requests of each client.")
-@click.option("--tokens", default=64, type=click.IntRange(min=2), help="Tokens of each answer.")
+@click.option("--tokens", default=64, type=Whole(min=2), help="Tokens of each answer.")
 @click.option("--layers", default=12, type=POSITIVE, help="Layers of the made-up model.")
 @click.option("--hidden", default=128, type=POSITIVE, help="Its hidden size.")
 @output_option

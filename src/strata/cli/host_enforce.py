@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import POSITIVE, Finite
+from strata.cli.parameters import POSITIVE, Finite, Whole
 from strata.cli.planning import remember
 from strata.errors import GoalMissed, Infeasible, MissingPart, UsageError
 
@@ -32,7 +32,7 @@ INTERVAL_S = 1.0
 @click.option("--seconds", type=Finite(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM.")
 @click.option(
     "--windows",
-    type=click.IntRange(0, 100),
+    type=Whole(0, 100),
     default=5,
     show_default=True,
     help="Windows of two rounds, before and after, by which the effect is judged; 0: not at all.",

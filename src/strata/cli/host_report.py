@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import PATH, POSITIVE, Finite, OutputFile, choice
+from strata.cli.parameters import PATH, POSITIVE, Finite, OutputFile, Whole, choice
 from strata.cli.planning import remember
 from strata.errors import GoalMissed
 from strata.tables import Line, Shown, rows
@@ -38,7 +38,7 @@ _MOST_SLEEPERS: Final = 3
 @click.option("--tid", type=POSITIVE, help="Only this thread is critical.")
 @click.option(
     "--top",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=MOST_LISTED,
     show_default=True,
     help="Threads in the answer: critical ones, then those that waited longest; 0 for all.",

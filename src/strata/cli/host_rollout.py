@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import NATURAL, PATH, POSITIVE, Finite, OutputFile, choice
+from strata.cli.parameters import NATURAL, PATH, POSITIVE, Finite, OutputFile, Whole, choice
 from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def rollout() -> None:
     default=0.05,
     help="Probability of a false positive, however often results are inspected.",
 )
-@click.option("--aa-pairs", type=click.IntRange(min=8), default=20, help="Number of A/A pairs that come first.")
-@click.option("--ab-pairs", type=click.IntRange(min=8), default=200, help="Maximum number of A/B pairs.")
+@click.option("--aa-pairs", type=Whole(min=8), default=20, help="Number of A/A pairs that come first.")
+@click.option("--ab-pairs", type=Whole(min=8), default=200, help="Maximum number of A/B pairs.")
 @click.option(
     "--guard",
     type=Finite(0.001, 0.9),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from strata.cli.parameters import PATH, PORT, Finite
+from strata.cli.parameters import PATH, PORT, Finite, Whole
 from strata.errors import need
 
 
@@ -22,7 +22,7 @@ from strata.errors import need
 @click.option("--namespace", default="strata-system", help="Of the service and its Secret.")
 @click.option(
     "--server-minor",
-    type=click.IntRange(min=20),
+    type=Whole(min=20),
     metavar="N",
     help="Take the API server for a 1.N; asked unless said. From 34 on image volumes are used.",
 )

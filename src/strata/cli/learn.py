@@ -13,7 +13,7 @@ import click
 
 from strata.cli.completing import FLEET
 from strata.cli.output import console, emit, output_option, progress
-from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
+from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, Whole, choice
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def learn() -> None:
 @click.option(
     "--config", type=click.Path(), help="A YAML file of kind HiPpoTraining instead of the bundled recipe."
 )
-@click.option("--workers", type=click.IntRange(1, 1024), default=1, help="More than 1: on Ray.")
+@click.option("--workers", type=Whole(1, 1024), default=1, help="More than 1: on Ray.")
 @click.option("--seed", type=NATURAL, help="Random seed instead of the file's.")
 @click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", help="Folder for the checkpoint.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")

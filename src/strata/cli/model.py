@@ -8,6 +8,7 @@ import click
 
 from strata import units
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import Whole
 from strata.errors import UsageError
 from strata.tables import Line, Shown, rows
 from strata.workload.huggingface import model as read_model
@@ -25,7 +26,7 @@ _BF16, _FP32 = ELEMENT_BYTES["bf16"], ELEMENT_BYTES["fp32"]
 
 @click.command()
 @click.argument("config", required=False)
-@click.option("--sequence", type=click.IntRange(1, 10**8), help="Tokens of one sample.  [default: 4096]")
+@click.option("--sequence", type=Whole(1, 10**8), help="Tokens of one sample.  [default: 4096]")
 @output_option
 def model(config: str | None, sequence: int | None, output: str) -> None:
     """Show parameters, memory and FLOPs of CONFIG: a config.json, a folder with one, or a shipped name.

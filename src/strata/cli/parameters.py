@@ -15,9 +15,6 @@ from strata import units
 from strata.cli.lazy import CommandLine
 from strata.errors import UsageError, of_system
 
-POSITIVE: Final = click.IntRange(min=1)
-NATURAL: Final = click.IntRange(min=0)
-PORT: Final = click.IntRange(0, 65535)
 PATH: Final = click.Path(path_type=Path)
 
 _PLAIN: Final = re.compile(r"[0-9]+(\.[0-9]*)?")
@@ -40,11 +37,32 @@ def typed(context: click.Context, *names: str) -> list[str]:
     return [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
+class Whole(click.IntRange):
+    """A whole number in a range. click says of others that they are "not a valid integer range"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for what is none."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+POSITIVE: Final = Whole(min=1)
+NATURAL: Final = Whole(min=0)
+PORT: Final = Whole(0, 65535)
+
+
 class Finite(click.FloatRange):
     """A number in a range. click takes `nan`, which is in every range, and `inf`, which is above any lower end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; fails for what is none."""
+        try:
+            float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import POSITIVE, OutputFile, choice
+from strata.cli.parameters import POSITIVE, OutputFile, Whole, choice
 from strata.errors import BadFile, MissingPart, UsageError, need
 from strata.tables import Shown, rows
 
@@ -30,9 +30,7 @@ def _sizes(_context: click.Context, option: click.Parameter, text: str) -> tuple
 @click.argument("model")
 @click.option("--microbatch", default="1", callback=_sizes, metavar="N,...", help="Samples of a microbatch.")
 @click.option("--tensor", default="1", callback=_sizes, metavar="N,...", help="Tensor-parallel degrees.")
-@click.option(
-    "--sequence", type=click.IntRange(1, 10**8), help="Tokens of a sample, as in the job.  [default: 4096]"
-)
+@click.option("--sequence", type=Whole(1, 10**8), help="Tokens of a sample, as in the job.  [default: 4096]")
 @click.option(
     "--precision", type=choice("bf16", "fp16", "fp32"), default="bf16", help="Of weights and activations."
 )

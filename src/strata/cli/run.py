@@ -6,7 +6,7 @@ import os
 
 import click
 
-from strata.cli.parameters import SIZE, choice, names_program
+from strata.cli.parameters import SIZE, Whole, choice, names_program
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -14,12 +14,12 @@ from strata.cli.parameters import SIZE, choice, names_program
 @click.option(
     "--cores",
     metavar="PERCENT",
-    type=click.IntRange(1, 100),
+    type=Whole(1, 100),
     help="Share of a device's compute time, in percent: 30.",
 )
 @click.option(
     "--device",
-    type=click.IntRange(0, 63),
+    type=Whole(0, 63),
     help="Limit only this device, by its number in the program. Default: each device.",
 )
 @click.option("--slice", "name", metavar="NAME", help="Join the slice of this name. Default: a slice of its own.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from strata.cli.parameters import POSITIVE
+from strata.cli.parameters import POSITIVE, Whole
 from strata.errors import UsageError, need
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MADE_UP = ("layers", "hidden", "seed")
 def model_options(command: F) -> F:
     """Give a command the options that say which model."""
     for option in (
-        click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights."),
+        click.option("--seed", type=Whole(0, 10**9), default=0, help="Random seed of its weights."),
         click.option("--hidden", type=POSITIVE, default=128, help="Hidden size of that model."),
         click.option("--layers", type=POSITIVE, default=12, help="Layers of the made-up model, without --model."),
         click.option(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import TIME, TIME_OR_0, Quantity, choice
+from strata.cli.parameters import TIME, TIME_OR_0, Quantity, Whole, choice
 
 
 @click.command()
-@click.option("--domains", type=click.IntRange(2, 16), default=2, help="Number of domains; each takes a core.")
+@click.option("--domains", type=Whole(2, 16), default=2, help="Number of domains; each takes a core.")
 @click.option(
     "--bandwidth", type=Quantity("bandwidth"), default="200Mbps", help="Bandwidth of every link, each way."
 )
@@ -22,7 +22,7 @@ from strata.cli.parameters import TIME, TIME_OR_0, Quantity, choice
     help="One pipeline stage per domain (pp), or one replica per domain (dp); default: both.",
 )
 @click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
-@click.option("--steps", type=click.IntRange(min=3), default=7, help="Steps measured, after warm-up.")
+@click.option("--steps", type=Whole(min=3), default=7, help="Steps measured, after warm-up.")
 @click.option("--time-limit", type=TIME, default="120s", help="Give up after this time and remove all namespaces.")
 @output_option
 def testbed(
