@@ -61,8 +61,9 @@ def test_a_server_that_dies_amid_an_answer_is_one_that_does_not_answer():
 
         thread = threading.Thread(target=die)
         thread.start()
-        with pytest.raises(MissingPart, match="no scheduler answers"):
+        with pytest.raises(MissingPart, match="no scheduler answers") as error:
             list(Client(f"http://127.0.0.1:{server.getsockname()[1]}").logs("a"))
+        assert error.value.hint == "strata up FLEET"
         thread.join()
 
 
@@ -122,9 +123,17 @@ def test_what_a_server_of_another_kind_says_is_shown_in_a_line():
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(MissingPart, match=r"no scheduler answers.*OpenSSH_9.2$"):
+        with pytest.raises(MissingPart, match=r"no scheduler answers.*OpenSSH_9.2$") as error:
             Client(f"http://127.0.0.1:{server.getsockname()[1]}").jobs()
+        assert error.value.hint == Client.address
         thread.join()
+
+
+def test_https_where_http_is_spoken_is_a_wrong_address():
+    with another_server(b"[]") as url:
+        with pytest.raises(MissingPart, match="no scheduler answers at https") as error:
+            Client(url.replace("http:", "https:")).jobs()
+        assert error.value.hint == Client.address
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ TIMEOUT_S: Final = 60.0
 
 _NOT_SERVED: Final = ("404", "405")
 """The `code` of an error of ours about a path, or a method, that is not served there (`not_served`)."""
+_OTHER_WORDS: Final = (ssl.SSLError, http.client.BadStatusLine)
+"""What is raised where somebody answers, and not in HTTP, or not in TLS."""
 _OTHER_JSON: Final = "JSON of another form"
 
 
@@ -90,8 +93,10 @@ class JsonClient:
         except http.client.InvalidURL as error:
             raise UsageError(f"{self.url!r} is no address: {error}", hint="http://HOST:PORT") from None
         except (OSError, ValueError, http.client.HTTPException) as error:  # HTTPException: it ended amid an answer
-            reason = str(getattr(error, "reason", error)).strip()
-            raise MissingPart(f"no {self.what} answers at {self.url}: {reason}", hint=self.hint) from None
+            reason = getattr(error, "reason", error)
+            has_spoken = isinstance(reason, _OTHER_WORDS) and not isinstance(reason, ConnectionError)
+            message = f"no {self.what} answers at {self.url}: {str(reason).strip()}"
+            raise MissingPart(message, hint=self.address if has_spoken else self.hint) from None
 
     def _refusal(self, path: str, error: urllib.error.HTTPError) -> StrataError:
         try:
