@@ -166,6 +166,7 @@ W = 16
         ({"model_type": "mistral", "sliding_window": None}, ()),
         ({"model_type": "cohere2", "tie_word_embeddings": True}, (W, W, W, 0, W, W)),
         ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, (W, W, 0, W, W, 0)),
+        ({"model_type": "granite_swa"}, (0, W, W, W, 0, W)),
     ],
 )  # fmt: skip
 def test_a_config_or_its_family_says_which_blocks_slide(keys, windows):
@@ -188,6 +189,14 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types: must be a list of one entry"),
         ({"model_type": "gemma2", "layer_types": ["mean"] * 6}, "layer_types: 'mean' is none of sliding_att"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "max_window_layers: required key is missing"),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 16, "moe_topk": [2, 2, 2, 2, 2, 1]},
+            "moe_topk: says other numbers for other layers",
+        ),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 16, "moe_topk": ["two"] * 6},
+            "moe_topk: 'two' is not a whole number",
+        ),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
         ({"model_type": "persimmon", "num_key_value_heads": None}, "model_type 'persimmon' is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},

@@ -21,6 +21,7 @@ GIVEN = {
     "glm4_moe": {"head_dim": 128, "attention_bias": True, "use_qk_norm": True},
     "glm4v_moe_text": {"head_dim": 128, "attention_bias": True},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},
     "kimi_k2": {},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
@@ -78,6 +79,9 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
         ("glm", {"attention_bias": False}),
         ("gpt_bigcode", {"multi_query": False}),
         ("llama", {"tie_word_embeddings": True}),
+        ("stablelm", {"use_qkv_bias": True}),
+        ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "num_key_value_heads": 8}),
+        ("hunyuan_v1_moe", {"head_dim": 64, "num_experts": 4, "moe_topk": [2, 2]}),
     ],
 )
 def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers(kind, more):
@@ -97,6 +101,9 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("exaone4", {}, 0),
         ("ministral3", {}, 0),
         ("apertus", {}, 0),
+        ("granite_swa", {"sliding_window": 4096}, 0),
+        ("stablelm", {}, 0),
+        ("hunyuan_v1_moe", {"num_experts": 8, "moe_topk": 2}, 0),
         ("afmoe", {**EXPERTS, "num_experts": 8, "num_dense_layers": 1}, 0),
         ("solar_open", {**EXPERTS, "n_routed_experts": 8}, 0),
         ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 2}, 0),

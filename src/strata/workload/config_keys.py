@@ -16,7 +16,7 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_key_value_heads": ("num_kv_heads",),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k",),
+    "num_experts_per_tok": ("moe_k", "moe_topk"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "first_k_dense_replace": ("num_dense_layers",),
     "max_position_embeddings": ("n_positions",),
@@ -55,6 +55,15 @@ class ConfigKeys:
             self.fault(name, f"{value!r} is not a whole number from {least} to {most}")
             return max(1, least)
         return value
+
+    def same(self, *keys: str) -> None:
+        """Take a list of one number for each layer as that number, which `size` then reads."""
+        for key in keys:
+            listed = self.data.get(key)
+            if isinstance(listed, list) and listed:
+                if any(value != listed[0] for value in listed):
+                    self.fault(key, "says other numbers for other layers, which is not supported")
+                self.data = {**self.data, key: listed[0]}
 
     def each_layer(self, key: str, layers: int, known: Collection[str]) -> list[str]:
         """Return what a list says of each layer, nothing where it is not there or says anything unknown."""

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Mixture = Literal["", "mixtral", "qwen", "deepseek", "ernie", "llama4"]
+Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4"]
 """How a config says which layers have experts, and how wide these are (`mixtures.py`)."""
 
-Sliding = Literal["", "all", "even", "three-of-four", "five-of-six", "upper", "chunks"]
+Sliding = Literal["", "all", "even", "three-of-four", "last-three-of-four", "five-of-six", "upper", "chunks"]
 """Which blocks slide a window where `layer_types` does not say: none, all, every second from the first on, all but
-every `sliding_window_pattern`-th, those from `max_window_layers` on; Llama 4's chunks, but for every fourth."""
+every `sliding_window_pattern`-th, all but the first of every four, those from `max_window_layers` on; Llama 4's
+chunks, but for every fourth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ _QWEN: Final = Family(qkv_bias=True, window="upper")
 _QWEN3_NEXT: Final = Family(head_follows=False, qk_norm=True, gated_attention=True, linear=True)
 _DEEPSEEK: Final = Family(mha=True, latent=True, experts="deepseek")
 _OLMO: Final = Family(kv_follows=True, wide_qk_norm=True)
+_GRANITE_SWA: Final = Family(kv_follows=True, attention_sinks=True, window="last-three-of-four")
 _GEMMA: Final = Family(tied=True, head_follows=False)
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -114,12 +116,15 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "exaone4": Family(kv_follows=True, qk_norm=True, window="three-of-four"),
     "exaone_moe": Family(kv_follows=True, qk_norm=True, experts="deepseek", window="three-of-four"),
     "hunyuan_v1_dense": Family(kv_follows=True, qk_norm=True),
+    "hunyuan_v1_moe": Family(kv_follows=True, qk_norm=True, experts="hunyuan"),
     "hy_v3": Family(head_follows=False, qk_norm=True, experts="deepseek"),
     "seed_oss": Family(head_follows=False, biases_output=False),
     "smollm3": Family(tied=True),
     "granite": Family(kv_follows=True),
     "granitemoe": Family(kv_follows=True, experts="mixtral"),
     "granitemoeshared": Family(kv_follows=True, experts="mixtral"),
+    "granite_swa": _GRANITE_SWA,
+    "granitemoe_swa": replace(_GRANITE_SWA, experts="mixtral"),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms_per_layer=4, window="even"),
     "gemma3_text": replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six"),
@@ -146,6 +151,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "falcon": replace(_GPT2, learned_positions=False),
     "starcoder2": replace(_GPT2, mha=False, mlp_factor=None, learned_positions=False, mlp_bias=False,
                           qkv_bias=False, output_bias=False, bias_key="use_bias"),
+    "stablelm": Family(kv_follows=True, layer_norm=True, wide_qk_norm=True, qk_norm_key="qk_layernorm"),
     "nemotron": Family(layer_norm=True, gated_mlp=False),
     "arcee": Family(kv_follows=True, gated_mlp=False),
     "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1, wide_qk_norm=True, qk_norm_key="use_qk_norm"),
@@ -157,4 +163,4 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "flex_olmo": replace(_OLMO, experts="mixtral"),
     "llama4_text": Family(experts="llama4", window="chunks"),
 }  # fmt: skip
-"""Of `falcon` and `gpt_bigcode` the config says more (`huggingface.py`)."""
+"""Of `falcon`, `stablelm` and `gpt_bigcode` the config says more (`huggingface.py`)."""

@@ -146,6 +146,8 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         _refuse_unlike_llama(keys)
     if model_type == "falcon":
         family = falcon(keys)
+    if model_type == "stablelm":
+        family = stablelm(keys)
     if model_type == "gpt_bigcode" and keys.flag("multi_query", default=True):
         keys.data = {**keys.data, "num_key_value_heads": 1}
     if model_type == "solar_open":  # it has no dense block, and no key that says so
@@ -223,6 +225,12 @@ def falcon(keys: ConfigKeys) -> Family:
     norms = keys.size("num_ln_in_parallel_attn", 2) if several else 1 if parallel else 2
     return replace(FAMILIES["falcon"], mha=False, kv_follows=True, norms_per_layer=norms, mlp_bias=bias,
                    qkv_bias=bias, output_bias=bias)  # fmt: skip
+
+
+def stablelm(keys: ConfigKeys) -> Family:
+    """Return what a StableLM has: its config says how many norms, and whether there are biases."""
+    norms = 1 if keys.flag("use_parallel_residual", default=False) else 2
+    return replace(FAMILIES["stablelm"], norms_per_layer=norms, qkv_bias=keys.flag("use_qkv_bias", default=False))
 
 
 def _refuse_unlike_llama(keys: ConfigKeys) -> None:

@@ -14,6 +14,8 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     """Return the experts of a config, None for a family without. Notes faults in `keys`."""
     if not family.experts:
         return None
+    if family.experts == "hunyuan":
+        keys.same("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
     num_experts = keys.size("num_experts")
     per_token = keys.size("num_experts_per_tok")
     if per_token > num_experts and not keys.faults:
@@ -21,6 +23,9 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     if family.experts == "mixtral":
         shared = keys.size("shared_intermediate_size", 0, least=0)
         return Experts(num_experts, per_token, keys.size("intermediate_size"), shared, bias=family.expert_bias)
+    if family.experts == "hunyuan":
+        width = keys.size("moe_intermediate_size", keys.size("intermediate_size"))
+        return Experts(num_experts, per_token, width, width * keys.size("num_shared_expert", 1))
     if family.experts == "llama4":
         width, every = keys.size("intermediate_size"), keys.size("interleave_moe_layer_step", 1)
         sparse = _layer_numbers(keys, "moe_layers") or range(every - 1, layers, every)

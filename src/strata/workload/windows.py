@@ -1,8 +1,8 @@
 """How far each block of a model looks back: sliding windows and chunks, as its config says or its family has it.
 
 Sources: `layer_types` and the configuration classes of Hugging Face transformers (mistral, qwen2, gemma2, gemma3,
-phi3, gpt_oss, llama4, cohere2, olmo3, exaone4). GPT-Neo's local attention is left out: no implementation of it
-saves work or memory.
+phi3, gpt_oss, llama4, cohere2, olmo3, exaone4, granite_swa). GPT-Neo's local attention is left out: no
+implementation of it saves work or memory.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def _listed(keys: ConfigKeys, layers: int, *, chunks: bool) -> list[bool] | None
 def _slides(keys: ConfigKeys, pattern: Sliding, layer: int) -> bool:
     if pattern == "even":
         return layer % 2 == 0
+    if pattern == "last-three-of-four":
+        return layer % 4 != 0
     if pattern in _PATTERNS:
         written = keys.data.get("sliding_window_pattern")  # EXAONE 4 writes LLLG: three local blocks, a global one
         every = len(written) if isinstance(written, str) and written else None
