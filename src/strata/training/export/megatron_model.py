@@ -87,6 +87,7 @@ _BESIDE: Final = "gives attention and MLP the same input, and Megatron one after
 _NORMS_AFTER: Final = "has norms after attention and MLP, and Megatron before them"
 _ZERO_CENTRED: Final = "has zero-centred weights of norms (--apply-layernorm-1p)"
 _SQUARED: Final = "has the activation squared ReLU (--squared-relu)"
+_MULTIPLIES: Final = "multiplies embeddings, residuals and logits"
 _OTHERWISE: Final = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEGLU),
     "opt": "has the activation ReLU, not Megatron's",
@@ -95,7 +96,8 @@ _OTHERWISE: Final = {
     **dict.fromkeys(("olmo2", "olmo3", "flex_olmo", "exaone4"), _NORMS_AFTER),
     "arcee": _SQUARED,
     "nemotron": f"{_SQUARED} and {_ZERO_CENTRED.removeprefix('has ')}",
-    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), "multiplies embeddings, residuals and logits"),
+    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), _MULTIPLIES),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), f"{_MULTIPLIES}, and its attention has windows and sinks"),
     "olmo": "has norms without parameters, not Megatron's",
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _ZERO_CENTRED),
     "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
