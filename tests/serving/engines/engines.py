@@ -36,6 +36,9 @@ QUIET = {
 """What keeps vLLM off the network, on one core of a machine that it shares, and small [GiB]."""
 
 
+SHARED_FILE = re.compile(r" (/dev/shm/\S+)$", re.MULTILINE)
+
+
 def find() -> Path | None:
     """Return the folder of `make engines`; None where it has not run."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strata" / "engines"
@@ -104,9 +107,23 @@ class Engine:
         return sum(map(float, found))
 
     def kill(self) -> None:
-        """End all of its processes at once."""
+        """End all of its processes at once, and what they share in memory, which would stay."""
+        shared = self._shared_memory()
         os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait(LIMIT_S)
+        for file in shared:
+            file.unlink(missing_ok=True)
+
+    def _shared_memory(self) -> set[Path]:
+        shared = set[Path]()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                group = int((process / "stat").read_text().rpartition(")")[2].split()[2])
+                if group == self.popen.pid:
+                    shared |= set(map(Path, SHARED_FILE.findall((process / "maps").read_text())))
+            except OSError:  # it has ended
+                continue
+        return shared
 
     def close(self) -> None:
         """Leave nothing behind."""
