@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from strata.errors import UsageError
 from strata.serving.worker.holder import ROWS
 from strata.serving.worker.shape import Shape
 
@@ -44,6 +45,19 @@ def test_what_makes_a_block_slow_is_in_its_times():
             return Sleeping(part.shape, first, end, layers, part.device)
 
     assert all(each.seconds >= 0.05 for each in measured(maker=Slow(SHAPE)) if each.phase == "decode")
+
+
+def test_a_device_that_has_less_left_than_was_promised_is_said_to_be_full():
+    import torch
+
+    from strata.serving.worker.model import LayerMaker
+
+    class Full(LayerMaker):
+        def layer(self, number):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(UsageError, match=r"a block of tiny has no room on this device: CUDA out of memory$"):
+        measured(maker=Full(SHAPE))
 
 
 def test_a_block_without_room_and_a_model_that_nobody_cuts_are_not_measured():

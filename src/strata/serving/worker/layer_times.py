@@ -12,7 +12,9 @@ from time import perf_counter
 from typing import Final
 
 import numpy as np
+import torch
 
+from strata.errors import UsageError
 from strata.serving.hosted import HostedModel
 from strata.serving.wire import Phase, StepSample
 from strata.serving.worker.holder import ROWS, DecodeRow, StageMaker
@@ -33,12 +35,17 @@ def measure_block(
 ) -> tuple[StepSample, ...]:
     """Return measurements of prompts and decode steps; none where a block has no room here.
 
-    in_thread: what the thread that runs layers does first. Raises what making a layer raises.
+    in_thread: what the thread that runs layers does first. Raises what making a layer raises, and UsageError where
+    the device has less memory left than the worker was promised.
     """
     if model.num_layers < LEAST_LAYERS or model.weight_bytes(BLOCK, BLOCK + 1) > memory_bytes:
         return ()
     with ThreadPoolExecutor(1, initializer=in_thread) as executor:
-        return executor.submit(_measured, maker, model).result()
+        try:
+            return executor.submit(_measured, maker, model).result()
+        except torch.OutOfMemoryError as error:
+            message = f"a block of {model.name} has no room on this device: {str(error).partition('.')[0]}"
+            raise UsageError(message, hint="end what else has its memory, or another --device") from None
 
 
 def _measured(maker: StageMaker, model: HostedModel) -> tuple[StepSample, ...]:
