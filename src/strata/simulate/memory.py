@@ -71,6 +71,15 @@ class StageShape:
         )  # fmt: skip
 
     @property
+    def whatever_in_flight(self) -> tuple[object, ...]:
+        """All but `in_flight`."""
+        return (
+            self.tensor_parallel, self.shards, self.microbatch_size, self.recompute, self.zero_stage,
+            self.holds_outer, self.context_parallel, self.expert_parallel, self.recompute_layers,
+            self.activation_offload,
+        )  # fmt: skip
+
+    @property
     def samples(self) -> float:
         """Samples of a microbatch whose activations one device holds."""
         return self.microbatch_size / (self.tensor_parallel * self.context_parallel)

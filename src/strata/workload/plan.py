@@ -34,6 +34,13 @@ class Stage:
     context_parallel: int = 1
     recompute_layers: int | None = None
 
+    def holding(self, first_layer: int, num_layers: int) -> Stage:
+        """Return the stage with other layers; searches ask so often that `dataclasses.replace` is too slow."""
+        return Stage(
+            self.domain, first_layer, num_layers, self.tensor_parallel, self.warmup, self.context_parallel,
+            self.recompute_layers,
+        )  # fmt: skip
+
     @property
     def num_devices(self) -> int:
         """Devices of one copy."""

@@ -235,6 +235,6 @@ def with_layers(plan: TrainingPlan, counts: tuple[int, ...]) -> TrainingPlan:
     pipeline = plan.pipelines[0]
     stages, first = [], 0
     for stage, layers in zip(pipeline.stages, counts, strict=True):
-        stages.append(replace(stage, first_layer=first, num_layers=layers))
+        stages.append(stage.holding(first, layers))
         first += layers
     return replace(plan, pipelines=(replace(pipeline, stages=tuple(stages)),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -66,13 +66,13 @@ class ConfigSpace:
         configs: dict[ParallelConfig, None] = {}
         for shape in self.shapes:
             for size in self._pipeline_sizes(shape.data_parallel):
-                config = replace(shape, microbatch_size=size)
+                config = shape.of_size(size)
                 configs[config] = None
                 count = num_microbatches(self.job, config)
                 copies = -(-self.job.global_batch // (size * count))
                 is_other = copies != shape.data_parallel and self.job.pins.data is None
                 if is_other and not copies * shape.context_parallel % shape.expert_parallel:
-                    configs[replace(config, data_parallel=copies)] = None
+                    configs[shape.of_size(size, data_parallel=copies)] = None
         return tuple(configs)
 
     @cached_property

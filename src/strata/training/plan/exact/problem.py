@@ -86,24 +86,24 @@ class Problem:
 
     def fitting(self, shape: StageShape, limit_bytes: float) -> Bools:
         """Whether a stage of this shape holds the layers from a row to a column [L + 1, L + 1]."""
-        key = replace(shape, in_flight=0.0)
+        key = shape.whatever_in_flight
         if key not in self._layer_runs:
-            self._layer_runs[key] = LayerRuns(self.job, key)
+            self._layer_runs[key] = LayerRuns(self.job, shape)
         return self._layer_runs[key].fit(shape.in_flight, limit_bytes)
 
     def recomputing(self, shape: StageShape) -> LeastRecomputed:
         """Return how many layers stages of this shape must recompute."""
-        key = replace(shape, in_flight=0.0)
+        key = shape.whatever_in_flight
         if key not in self._recomputing:
-            self._recomputing[key] = LeastRecomputed(self.job, key)
+            self._recomputing[key] = LeastRecomputed(self.job, shape)
         return self._recomputing[key]
 
     @cached_property
-    def _recomputing(self) -> dict[StageShape, LeastRecomputed]:
+    def _recomputing(self) -> dict[object, LeastRecomputed]:
         return {}
 
     @cached_property
-    def _layer_runs(self) -> dict[StageShape, LayerRuns]:
+    def _layer_runs(self) -> dict[object, LayerRuns]:
         return {}
 
     @cached_property
@@ -368,14 +368,20 @@ class Problem:
     @cached_property
     def partly_recomputed(self) -> Problem:
         """The same where stages may recompute as many layers as they must."""
-        return replace(self, is_even=False) if self.is_even else self
+        return self._like_but(is_even=False) if self.is_even else self
 
     @cached_property
     def evenly_recomputed(self) -> Problem:
         """The same where all stages recompute all of their layers or none, for rules that ask no more."""
         if not self.is_partial:
             return self
-        return self._known_to(replace(self, is_even=True), "model", "_compute_costs", "_pair_costs")
+        return self._like_but(is_even=True)
+
+    def _like_but(self, *, is_even: bool) -> Problem:
+        """Return the same where stages may or may not recompute some layers: what a layer takes stays known."""
+        return self._known_to(
+            replace(self, is_even=is_even), "model", "_compute_costs", "_pair_costs", "_layer_runs", "_recomputing"
+        )
 
     def relinked(self, fleet: Fleet) -> Problem:
         """Return the problem with other links between its domains: what happens inside them stays known."""
