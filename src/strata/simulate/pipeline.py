@@ -169,10 +169,13 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check)
         to_next=False,
     )  # fmt: skip
     forward_arrival = xp.zeros((stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: at stage i
-    slots_kept = int(xp.max(delay)) + 1
+    slots_kept = int(xp.max(delay)) + 1  # even, as delays are odd
     ring = xp.zeros((slots_kept, stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: sent by i
     flat, size = xp.reshape(ring, (-1,)), (stages + 1) * plans
     source = (stage + 1) * plans + xp.arange(plans, device=device(depth))[None, :] - delay * size
+    # Where in the ring a backward's message is, by slot of the ring and every second stage.
+    places = [source[1 - at % 2 :: 2, :] + at * size for at in range(slots_kept if slots_kept > 2 else 0)]
+    places = [xp.where(place < 0, place + slots_kept * size, place) for place in places]
     for slot in range(len(backward.rows)):
         if slot % BETWEEN_CHECKS == BETWEEN_CHECKS - 1:
             check()
@@ -183,9 +186,7 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check)
             if slots_kept == 2:
                 arrival = ring[(slot - 1) % 2, rows.start + 1 : rows.stop + 1 : 2, :]
             else:
-                place = source[rows, :] + slot % slots_kept * size
-                place = xp.where(place < 0, place + slots_kept * size, place)
-                arrival = xp.reshape(xp.take(flat, xp.reshape(place, (-1,)), axis=0), place.shape)
+                arrival = flat[places[slot % slots_kept][rows.start // 2 : (rows.stop + 1) // 2, :]]
             ring[slot % slots_kept, rows, :] = backward.work(arrival, rows, slot)
     return free[0, :]
 
@@ -229,13 +230,13 @@ class _Direction:
     def work(self, arrival: Array, rows: slice, slot: int) -> Array:
         """Run the operations of these stages: updates `free` and the links, returns when messages arrive."""
         if (key := (rows.start, rows.stop)) not in self._of_rows:
-            whole = self.busy, self.serial, self.latency, self.free, self.link_free
+            whole = self.busy, self.serial, self.latency, self.free, self.link_free, self.start, self.stop
             self._of_rows[key] = [each[rows, :] for each in whole]
-        busy, serial, latency, free, link_free = self._of_rows[key]
+        busy, serial, latency, free, link_free, start, stop = self._of_rows[key]
         if not self.all_busy[slot]:
             # A plan without an operation here does one of length 0. Its link may be moved up to `free`,
             # which delays nothing: the next message of this stage is sent later than that.
-            active = self.xp.astype((self.start[rows, :] <= slot) & (slot < self.stop[rows, :]), busy.dtype)
+            active = self.xp.astype((start <= slot) & (slot < stop), busy.dtype)
             busy, serial, arrival = busy * active, serial * active, arrival * active
         end = self.xp.maximum(free, arrival) + busy
         sent = self.xp.maximum(end, link_free) + serial

@@ -181,20 +181,28 @@ def in_order_s(
 
 def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes], check: Check) -> Floats:
     """Return the exact time of each pipeline: those of like count in one batch, whatever their lengths."""
+    # Plans that share a batch have many a pipeline in common.
+    alike: dict[object, int] = {}
+    warmups = [tuple(stage.warmup for stage in pipeline.stages) for pipeline in pipelines]
+    same = [
+        alike.setdefault((pipeline.microbatches, depth, t.forward_s, t.backward_s, t.there, t.back), len(alike))
+        for pipeline, depth, t in zip(pipelines, warmups, times, strict=True)
+    ]
+    first = np.unique(same, return_index=True)[1]
     counts = np.array([pipeline.microbatches for pipeline in pipelines])
-    longest = max(len(pipeline.stages) for pipeline in pipelines)
+    longest = max(map(len, warmups))
     rows = max(1, BATCH_CELLS // longest)
-    step_s, order = np.zeros(len(pipelines)), np.argsort(counts, kind="stable")
-    for chunk in (order[first : first + rows] for first in range(0, len(order), rows)):
-        width = max(len(pipelines[i].stages) for i in chunk)
+    step_s, order = np.zeros(len(pipelines)), first[np.argsort(counts[first], kind="stable")]
+    for chunk in (order[at : at + rows] for at in range(0, len(order), rows)):
+        width = max(len(warmups[i]) for i in chunk)
         warmup = np.zeros((len(chunk), width), dtype=np.int64)
         for row, i in enumerate(chunk):
-            depth = [stage.warmup for stage in pipelines[i].stages]
+            depth = warmups[i]
             # The stages filled in before take no time; their warm-ups only have to fall strictly, too.
             ahead = range(depth[0] + width - len(depth), depth[0], -1)
             warmup[row] = [*ahead, *depth]
         step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup, check=check)
-    return step_s
+    return step_s[first[same]]
 
 
 def stack(times: Sequence[PipelineTimes]) -> StageTimes:
