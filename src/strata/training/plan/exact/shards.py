@@ -118,7 +118,7 @@ class ShardSpace(UnitGroups):
 
     def _bounds(self, common: CommonConfig, check: Check = unlimited) -> Floats:
         """Return the bounds [ways, groups] of the ways with this common setting."""
-        table = self._tables.of(common, check)
+        table = self.tables.of(common, check)
         work_s, rows = table.least_s(self.member), []
         for way in (self.ways[number] for number in self._ways_of[common]):
             sums_s = self.sums_s(way.gradient_compression)
@@ -149,18 +149,19 @@ class ShardSpace(UnitGroups):
     def _build_best(self, way: int, group: int, check: Check = unlimited) -> bool:
         common, factor, steps = self.ways[way]
         member, sum_s = self.member[group : group + 1], self.sums_s(factor)[group : group + 1]
-        limit_s, hides_s = self._tables.of(common, check).best_of_groups(member, sum_s, local_steps=steps)
+        limit_s, hides_s = self.tables.of(common, check).best_of_groups(member, sum_s, local_steps=steps)
         rows = dict.fromkeys(self._rows(group))
-        return np.isfinite(limit_s) and self._tables.build_best(
+        return np.isfinite(limit_s) and self.tables.build_best(
             common, rows, limit_s=limit_s, hides_s=hides_s, check=check
         )
 
     def _rows(self, group: int) -> list[int]:
         """Return the kind of each unit of a group."""
-        return [int(self._tables.kind[self.position[unit]]) for unit in self.groups[group]]
+        return [int(self.tables.kind[self.position[unit]]) for unit in self.groups[group]]
 
     @cached_property
-    def _tables(self) -> ShapeTables:
+    def tables(self) -> ShapeTables:
+        """What units of each kind can do."""
         return ShapeTables(self.problem, self._units, self.units)
 
     def build_first(
@@ -192,7 +193,7 @@ class ShardSpace(UnitGroups):
         if self.problem.job.pins.data is not None:
             return self.build(sharing)
         work_s = self._work_limit_s(way, group, self.bound_s(way, group))
-        self._tables.add_fast(sharing.way.common, rows, limit_s=work_s)
+        self.tables.add_fast(sharing.way.common, rows, limit_s=work_s)
         return self.build(sharing, all_shapes=False)
 
     def build_within(
@@ -208,7 +209,7 @@ class ShardSpace(UnitGroups):
             return plan
         if not is_thorough and plan is not None:
             work_s = self._work_limit_s(way, group, self.bound_s(way, group))
-            self._tables.add_fast(sharing.way.common, rows, limit_s=work_s)
+            self.tables.add_fast(sharing.way.common, rows, limit_s=work_s)
             plan = self.build(sharing, all_shapes=False)
         if plan is None and not is_thorough:  # the batch is too small for what those work through at once
             return self.build(sharing)
@@ -217,7 +218,7 @@ class ShardSpace(UnitGroups):
             if not np.isfinite(min(limit_s, taken_s)):
                 return self.build(sharing)
             work_s = self._work_limit_s(way, group, min(limit_s, taken_s))
-            self._tables.look_near(sharing.way.common, rows, limit_s=work_s)
+            self.tables.look_near(sharing.way.common, rows, limit_s=work_s)
             plan = self.build(sharing, all_shapes=False)
         return plan
 
@@ -229,7 +230,7 @@ class ShardSpace(UnitGroups):
         """
         common, factor, steps = self.ways[way]
         rows, counts = np.unique(self._rows(group), return_counts=True)
-        kinds, sum_s = [self._tables.candidates(common, int(row)) for row in rows], self.sums_s(factor)[group]
+        kinds, sum_s = [self.tables.candidates(common, int(row)) for row in rows], self.sums_s(factor)[group]
         if not all(len(kind.configs) for kind in kinds):
             return False
         while True:
@@ -293,13 +294,13 @@ class ShardSpace(UnitGroups):
         """Return within which time units must do the batch for a step within a limit: what no shape can hide of
         their gradient sum comes after it."""
         common, factor, steps = self.ways[way]
-        exposed_s = self.sums_s(factor)[group] - self._tables.most_hidden_s(common, self._rows(group))
+        exposed_s = self.sums_s(factor)[group] - self.tables.most_hidden_s(common, self._rows(group))
         return float(limit_s - max(0.0, exposed_s) / steps) / eta(steps)
 
     def bound_s(self, way: int, group: int) -> float:
         """Return the bound on the step time of one sharing, as close as what was built makes it."""
         common, factor, steps = self.ways[way]
-        table, sum_s = self._tables.of(common), self.sums_s(factor)[group : group + 1]
+        table, sum_s = self.tables.of(common), self.sums_s(factor)[group : group + 1]
         work_s = table.least_s(self.member[group : group + 1])
         return float(table.step_s(work_s, sum_s, local_steps=steps)[0])
 
@@ -334,14 +335,14 @@ class ShardSpace(UnitGroups):
 
     def _least_of_any(self, common: CommonConfig, sum_s: Floats, check: Check) -> tuple[float, int]:
         """Return the least step time of any units, and the local steps that it is for."""
-        table, ways = self._tables.of(common, check), self.problem.job.local_steps if common.holds_outer else (1,)
+        table, ways = self.tables.of(common, check), self.problem.job.local_steps if common.holds_outer else (1,)
         work_s = table.least_of_any_s()
         return min((float(table.step_s(work_s, sum_s, local_steps=n).min(initial=np.inf)), n) for n in ways)
 
     def _build_best_of_any(self, common: CommonConfig, sum_s: Floats, check: Check) -> bool:
         _, steps = self._least_of_any(common, sum_s, check)
-        limit_s, hides_s, rows = self._tables.of(common).best_of_any(sum_s, local_steps=steps)
-        return np.isfinite(limit_s) and self._tables.build_best(
+        limit_s, hides_s, rows = self.tables.of(common).best_of_any(sum_s, local_steps=steps)
+        return np.isfinite(limit_s) and self.tables.build_best(
             common, rows.tolist(), limit_s=limit_s, hides_s=hides_s, check=check
         )
 
@@ -362,7 +363,7 @@ class ShardSpace(UnitGroups):
     @cached_property
     def use(self) -> SharingUse:
         """What sharings use."""
-        return SharingUse(self, self._tables, self._rates())
+        return SharingUse(self, self.tables, self._rates())
 
     def build(
         self, sharing: DataParallelPlan, *, all_shapes: bool = True, check: Check = unlimited
@@ -377,8 +378,8 @@ class ShardSpace(UnitGroups):
                 check()
                 self._units.inners_of_kind(unit, common)  # dozens of shapes, where they are new
             return self.plans.build(sharing, [self._units.inners_of_kind(unit, common) for unit in sharing.units])
-        kinds = [int(self._tables.kind[self.position[unit]]) for unit in sharing.units]
-        return self.plans.build(sharing, [self._tables.built(kind, common) for kind in kinds])
+        kinds = [int(self.tables.kind[self.position[unit]]) for unit in sharing.units]
+        return self.plans.build(sharing, [self.tables.built(kind, common) for kind in kinds])
 
     @cached_property
     def plans(self) -> SharingPlans:

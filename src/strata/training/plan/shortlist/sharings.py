@@ -43,7 +43,7 @@ class DataParallelEstimates:
         # Units are used whole: the largest cap, the last one, stands for all.
         uncapped = {shape.uncapped: shape for shape in problem.shapes}
         self.configs = [
-            replace(shape, microbatch_size=size)
+            shape.of_size(size)
             for shape in uncapped.values()
             for size in problem.microbatch_sizes
             if size * shape.data_parallel <= problem.job.global_batch
@@ -73,7 +73,7 @@ class DataParallelEstimates:
 
     def settings(self, way: int, group: int) -> list[list[ParallelConfig]]:
         """Return for each unit of a sharing the settings, at most FEW, that do most in the time of the batch."""
-        key, units = _bare(self.shards.ways[way].common), np.flatnonzero(self.member[group])
+        key, units = _bare(self.shards.ways[way].common), self.shards.tables.kind[self.member[group]]
         samples, fill, period, _ = self._shapes[key][:, units]
         # Copies without a sample would be idle: none beyond a unit's share of the batch.
         rate, copies = (samples / period).max(axis=1), samples / key.microbatch_size
@@ -99,13 +99,19 @@ class DataParallelEstimates:
         return picked
 
     @cached_property
-    def _counted(self) -> Floats:
-        """`member` as numbers: BLAS, which is far faster, multiplies no booleans."""
-        return self.member.astype(np.float64)
+    def _alike(self) -> tuple[Floats, Ints]:
+        """How many units of each kind are in a group, of all groups that differ in that [alike, kind], and which
+        of those each group is like. As floats: BLAS, which is far faster, multiplies nothing else."""
+        kind = self.shards.tables.kind
+        counted = self.member @ (kind[:, None] == np.arange(kind.max() + 1)).astype(float)
+        counted, number = np.unique(counted, axis=0, return_inverse=True)
+        return counted, number.reshape(-1)
 
     @cached_property
     def _work(self) -> dict[Key, tuple[Floats, Floats]]:
-        return {key: self._work_s(key) for key in self._shapes}
+        number = self._alike[1]
+        each = {key: self._work_s(key) for key in self._shapes}
+        return {key: (work_s[number], hidden_s[number]) for key, (work_s, hidden_s) in each.items()}
 
     @cached_property
     def _rates(self) -> tuple[Floats, Floats]:
@@ -167,35 +173,36 @@ class DataParallelEstimates:
         return all_s[best, rows], usd[best, rows]
 
     def _work_s(self, key: Key) -> tuple[Floats, Floats]:
-        """Return how long each group computes, its units sharing the batch, and what its backwards hide."""
+        """Return how long like groups compute, their units sharing the batch, and what their backwards hide."""
         samples, fill, period, hidden = self._shapes[key]
-        batch, member = self.problem.job.global_batch, self.member
+        batch, (counted, _) = self.problem.job.global_batch, self._alike
         fastest = (samples / period).argmax(axis=1)[:, None]
         rate, begins = (np.take_along_axis(each, fastest, axis=1)[:, 0] for each in (samples / period, fill))
-        is_able = member @ (rate == 0) == 0
+        is_able = counted @ (rate == 0) == 0
         # By then the fastest shapes alone do the batch, in whatever group.
-        each_s = (batch + self._counted @ (rate * begins)) / np.maximum(self._counted @ rate, 1e-300)
-        limits = batch / max(float(rate.sum()), 1e-300) * STEP ** np.arange(GRID)
+        each_s = (batch + counted @ (rate * begins)) / np.maximum(counted @ rate, 1e-300)
+        limits = batch / max(float(rate[self.shards.tables.kind].sum()), 1e-300) * STEP ** np.arange(GRID)
         limits = limits[: np.searchsorted(limits, each_s[is_able].max(initial=0.0)) + 2]
         done = np.maximum(0.0, np.floor((limits[:, None, None] - fill) / period + 1)) * samples
-        together = self._counted @ done.max(axis=2).T  # [group, limit]
+        together = counted @ done.max(axis=2).T  # [alike, limit]
         # A unit hides what the shape hides that it uses: near a unit's least time seldom its fastest one.
-        hides = hidden[np.arange(len(hidden)), done.argmax(axis=2)]  # [limit, unit]
+        hides = hidden[np.arange(len(hidden)), done.argmax(axis=2)]  # [limit, kind]
         enough = together >= batch
         at = np.maximum(enough.argmax(axis=1), 1)
-        rows = np.arange(len(member))
+        rows = np.arange(len(counted))
         low, high = together[rows, at - 1], together[rows, at]
         part = np.clip((batch - low) / np.maximum(high - low, 1e-300), 0.0, 1.0)
         work_s = limits[at - 1] + part * (limits[at] - limits[at - 1])
         # No unit may be idle: each does a microbatch at least.
         once = np.where(samples > 0, fill, np.inf).min(axis=1)
-        work_s = np.maximum(work_s, np.where(member, once, 0.0).max(axis=1))
-        return np.where(enough[:, -1] & is_able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
+        work_s = np.maximum(work_s, np.where(counted > 0, once, 0.0).max(axis=1))
+        hidden_s = np.where(counted > 0, hides[at], np.inf).min(axis=1)
+        return np.where(enough[:, -1] & is_able, work_s, np.inf), hidden_s
 
     @cached_property
     def _shapes(self) -> dict[Key, Floats]:
-        """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
-        units, configs = self.shards.units, self.configs
+        """Samples, fill, period and what is hidden [4, kind, SHAPES] of the fastest shapes."""
+        units, configs = self.shards.tables.kinds, self.configs
         tables = {
             key: np.zeros((4, len(units), SHAPES)) for key in {_bare(way.common) for way in self.shards.ways}
         }
@@ -210,12 +217,13 @@ class DataParallelEstimates:
                 continue
             figures = self._figures(rows_of_unit, unit)
             rate = figures[0] / figures[2]
+            of_common = np.where(rate > 0, np.tile(common[rows_of_unit], len(rate) // len(rows_of_unit)), -1)
+            # Of few microbatches those that are done with the first soonest do most.
+            orders = np.stack([np.lexsort((score, of_common)) for score in (-rate, figures[1])], axis=1)
+            of_common = of_common[orders[:, 0]]
             for key in tables:
-                of_key = np.tile(common[rows_of_unit] == number.get(key, -1), len(rate) // len(rows_of_unit))
-                able = np.flatnonzero(of_key & (rate > 0))
-                # Of few microbatches those that are done with the first soonest do most.
-                orders = [able[np.argsort(score[able], kind="stable")] for score in (-rate, figures[1])]
-                best = np.array(list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHAPES], np.int64)
+                inside = slice(*np.searchsorted(of_common, number.get(key, len(number)) + np.arange(2)))
+                best = np.array(list(dict.fromkeys(orders[inside].ravel().tolist()))[:SHAPES], np.int64)
                 tables[key][:, row, : len(best)] = figures[:, best]
                 self._rows[key][row, : len(best)] = rows_of_unit[best % len(rows_of_unit)]
         return tables
