@@ -271,18 +271,29 @@ class ChainSpace:
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
         """
-        largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
+        held = self.most_held([config])[0]
+        return np.asarray(held[np.minimum(stages, len(held) - 1)] >= len(self.problem.large_layers))
+
+    def most_held(self, configs: Sequence[ParallelConfig]) -> Floats:
+        """Return how many large layers 0, 1, … stages of the largest devices hold at most [configs, L + 1]."""
+        problem, largest_bytes = self.problem, self._largest_bytes
         # A cap changes nothing of it, and most settings differ in that alone.
-        key = (largest_bytes, config.work, config.data_parallel, config.holds_outer)
-        held = self.problem.held_layers
-        if key not in held:
-            most = np.floor(self._most_layers(config, largest_bytes)[0])
-            if self.problem.recomputes_some(config):
-                full = replace(config, recompute=Recompute.FULL)
-                most = np.maximum(most, np.floor(self._most_layers(full, largest_bytes)[0]))
-            held[key] = np.concatenate([[0], np.cumsum(most)])
-        layers = len(self.problem.job.layers)
-        return np.asarray(held[key][np.minimum(stages, layers)] >= len(self.problem.large_layers))
+        keys = [(largest_bytes, config.work, config.data_parallel, config.holds_outer) for config in configs]
+        known = problem.held_layers
+        new = {key: config for key, config in zip(keys, configs, strict=True) if key not in known}
+        if new:
+            most = np.floor(self._most_layers(list(new.values()), largest_bytes)[0])
+            partly = [row for row, config in enumerate(new.values()) if problem.recomputes_some(config)]
+            if partly:
+                full = [replace(config, recompute=Recompute.FULL) for config in new.values()]
+                fully = np.floor(self._most_layers([full[row] for row in partly], largest_bytes)[0])
+                most[partly] = np.maximum(most[partly], fully)
+            known.update(zip(new, np.cumsum(np.insert(most, 0, 0, axis=1), axis=1), strict=True))
+        return np.stack([known[key] for key in keys])
+
+    @cached_property
+    def _largest_bytes(self) -> float:
+        return max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
 
     def _again(self, config: ParallelConfig, stages: Ints) -> Floats:
         """Return by which share of a microbatch's work at least so many stages recompute some of their layers.
@@ -292,10 +303,11 @@ class ChainSpace:
         """
         if not self.problem.recomputes_some(config):
             return np.zeros(len(stages))
-        largest_bytes = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
+        largest_bytes = self._largest_bytes
         known, key = self.problem.recomputed_layers, (largest_bytes, config.work, config.data_parallel)
         if key not in known:
-            (most, each), large = self._most_layers(config, largest_bytes), self.problem.large_layers
+            (most,), (each,) = self._most_layers([config], largest_bytes)
+            large = self.problem.large_layers
             over = [np.maximum(0.0, len(large) - np.cumsum(layers)) for layers in (np.floor(most), most)]
             share = [
                 (more[large + 1] - more[large]).min() / layers.work[-1]
@@ -307,25 +319,36 @@ class ChainSpace:
             known[key] = np.concatenate([[0.0], layers * max(0.0, min(share, default=0.0))])
         return np.asarray(known[key][np.minimum(stages, len(self.problem.job.layers))])
 
-    def _most_layers(self, config: ParallelConfig, limit_bytes: float) -> tuple[Floats, Floats]:
+    def _most_layers(self, configs: Sequence[ParallelConfig], limit_bytes: float) -> tuple[Floats, Floats]:
         """Return how many large layers the last stage, the one before it, … could hold, in fractions, and how many
-        must be recomputed for one more (see `_again`) [L]."""
+        must be recomputed for one more (see `_again`) [configs, L]."""
         job, large = self.problem.job, self.problem.large_layers
-        shape = StageShape(
-            config.tensor_parallel, config.data_parallel * config.context_parallel, config.microbatch_size,
-            config.recompute, max(job.zero_stages), in_flight=1, holds_outer=config.holds_outer,
-            context_parallel=config.context_parallel, expert_parallel=config.expert_parallel,
-        )  # fmt: skip
-        state = float(layer_state_bytes(job, shape)[large].min())
-        kept = float(kept_bytes(job.layers, config.recompute)[large].min()) * shape.samples
-        # What ZeRO-3 has whole is left out: a lower stage may be chosen.
-        again = float(transient_bytes(job, replace(shape, zero_stage=0))[large].min())
+        states, activations = dict[object, float](), dict[object, tuple[float, float]]()
+        held = []
+        for config in configs:
+            ranks, copies, context = config.tensor_parallel, config.data_parallel, config.context_parallel
+            shape = StageShape(
+                ranks, copies * context, config.microbatch_size, config.recompute, max(job.zero_stages),
+                in_flight=1, holds_outer=config.holds_outer, context_parallel=context,
+                expert_parallel=config.expert_parallel,
+            )  # fmt: skip
+            key = ranks, shape.shards, config.expert_parallel, config.holds_outer
+            if key not in states:
+                states[key] = float(layer_state_bytes(job, shape)[large].min())
+            if config.work not in activations:
+                kept = float(kept_bytes(job.layers, config.recompute)[large].min()) * shape.samples
+                # What ZeRO-3 has whole is left out: a lower stage may be chosen.
+                again = float(transient_bytes(job, replace(shape, zero_stage=0))[large].min())
+                activations[config.work] = kept, again
+            held.append((states[key], *activations[config.work], shape.samples, self.problem.microbatches(config)))
+        state, kept, again, samples, count = np.array(held).T[:, :, None]
         room = limit_bytes - FIXED_BYTES - again
-        in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
+        in_flight = np.minimum(np.arange(1, len(job.layers) + 1), count)
         most = np.maximum(0.0, room / (state + in_flight * kept) * (1 + 1e-9))
-        freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[large].max()) * shape.samples
+        freed = float((job.layers.activation_bytes - job.layers.checkpoint_bytes)[large].max()) * samples
         # Where recomputing frees nothing, `most` alone says how many stay beyond it.
-        return most, (state / in_flight + kept) / freed if freed > 0 else np.zeros(len(in_flight))
+        each = np.divide(state / in_flight + kept, freed, out=np.zeros_like(most), where=freed > 0)
+        return most, each
 
     def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""

@@ -47,16 +47,15 @@ class ComputeCost:
         if not known:
             return cls(work_s, useful_s, 0.0, 0.0, 0.0, longest_s, last_s, update_s, (forward_s, backward_s))
         picked = [item for item in layers if item is not None]
-        each = np.diff([item.work for item in picked])
+        sums = np.array([[item.work, item.useful, item.forward, item.backward] for item in picked])
+        each, useful, *ways = np.diff(sums).transpose(1, 0, 2)
         work_s[known] = least_shares(each)
-        useful_s[known] = most_shares(np.diff([item.useful for item in picked]) * np.array(ranks)[known, None])
+        useful_s[known] = most_shares(useful * np.array(ranks)[known, None])
         longest_s[known], last_s[known] = each[:, each.min(axis=0).argmax()], each[:, -1]
-        for total, sums in zip((update_s, forward_s, backward_s), ("update", "forward", "backward"), strict=True):
-            total[known] = [getattr(item, sums)[-1] for item in picked]
-        ways = [item.forward for item in picked], [item.backward for item in picked]
-        most = [float(np.diff(way).max(axis=0).sum()) for way in ways]
-        shares = [np.diff(item.useful) / np.maximum(np.diff(item.work), 1e-300) for item in picked]
-        share = min(1.0, float(np.max(shares))) / 3
+        for total, name in zip((update_s, forward_s, backward_s), ("update", "forward", "backward"), strict=True):
+            total[known] = [getattr(item, name)[-1] for item in picked]
+        most = [float(way.max(axis=0).sum()) for way in ways]
+        share = min(1.0, float(np.max(useful / np.maximum(each, 1e-300)))) / 3
         return cls(work_s, useful_s, most[0], most[1], share, longest_s, last_s, update_s, (forward_s, backward_s))
 
     def of_domains(self, rows: Ints) -> ComputeCost:

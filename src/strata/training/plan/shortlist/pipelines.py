@@ -85,17 +85,18 @@ class ChainEstimates:
         """Tabulate [configuration, domain] what each domain brings."""
         problem, domains, job = self.problem, self.problem.fleet.domains, self.problem.job
         configs = self.configs
-        by_shape: dict[object, tuple[Floats, ...]] = {}
-        rows = []
+        works, rows = dict[object, int](), list[tuple[Floats, Floats, Floats, Floats]]()
         for config in configs:
-            if (key := config.work) not in by_shape:
-                compute_cost = problem.compute_cost(config)
-                ranks = np.array([problem.ranks(d, config) for d in domains], dtype=float)
-                sizes = config.tensor_parallel, config.context_parallel
-                slots = np.array([problem.slots(d, *sizes) for d in domains], dtype=float)
-                by_shape[key] = (compute_cost.work_s, compute_cost.useful_s, ranks, slots)
-            rows.append(by_shape[key])
-        self.work, self.useful, self.ranks, self.slots = (np.stack(column) for column in zip(*rows, strict=True))
+            if works.setdefault(config.work, len(rows)) < len(rows):
+                continue
+            compute_cost = problem.compute_cost(config)
+            ranks = np.array([problem.ranks(d, config) for d in domains], dtype=float)
+            sizes = config.tensor_parallel, config.context_parallel
+            slots = np.array([problem.slots(d, *sizes) for d in domains], dtype=float)
+            rows.append((compute_cost.work_s, compute_cost.useful_s, ranks, slots))
+        of_work = [works[config.work] for config in configs]
+        columns = (np.stack(column)[of_work] for column in zip(*rows, strict=True))
+        self.work, self.useful, self.ranks, self.slots = columns
         self.data_parallel = np.array([s.data_parallel for s in configs], dtype=float)
         self.context = np.array([s.context_parallel for s in configs], dtype=float)
         away = 1 - 1 / np.array([s.expert_parallel for s in configs], dtype=float)
@@ -103,7 +104,8 @@ class ChainEstimates:
         caps = np.array([s.cap for s in configs], dtype=float)
         self.stages = np.minimum(self.slots // self.data_parallel[:, None], caps[:, None])
         numbers: dict[tuple[object, ...], int] = {}
-        self.uncapped = np.array([numbers.setdefault(config.uncapped, len(numbers)) for config in configs])
+        uncapped = [(at, s.data_parallel, s.holds_outer) for at, s in zip(of_work, configs, strict=True)]
+        self.uncapped = np.array([numbers.setdefault(each, len(numbers)) for each in uncapped])
         # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
         order = np.argsort(self.uncapped, kind="stable")
         row, before = (order[at][np.diff(self.uncapped[order]) == 0] for at in (np.s_[1:], np.s_[:-1]))
@@ -230,9 +232,9 @@ class ChainEstimates:
     @cached_property
     def _may_fit(self) -> Bools:
         """Whether a setting might fit on so many stages [configuration, stages]."""
-        counts = np.arange(len(self.problem.job.layers) + 1)
         _, first, number = np.unique(self.uncapped, return_index=True, return_inverse=True)
-        return np.stack([self.chains.may_fit(self.configs[row], counts) for row in first.tolist()])[number]
+        held = self.chains.most_held([self.configs[row] for row in first.tolist()])
+        return np.asarray(held >= len(self.problem.large_layers))[number]
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
