@@ -22,6 +22,10 @@ ROUNDING = 1 + 1e-12
 """What is too much counts as a little more, so that what is found fits by any order of sums."""
 
 
+SLACK = 1 + 1e-6
+"""What rounding could make of a room: far more than it does."""
+
+
 class LeastRecomputed:
     """The least layers to recompute, for stages of one shape, whatever they have in flight."""
 
@@ -39,8 +43,11 @@ class LeastRecomputed:
         """Return the least layers of the runs from a row to a column [L + 1, L + 1], NEVER where none do; 0 where
         there are no layers."""
         room, kept = limit_bytes - FIXED_BYTES, in_flight * self._plain.kept
-        counts = np.zeros(kept.shape, dtype=np.int64)
-        runs = first, last = np.nonzero(self._is_run & (self._plain.most + kept > room))
+        is_over = self._is_run & (self._plain.most + kept > room)
+        counts = np.where(is_over, NEVER, 0)
+        # Of most runs of many layers it is plain that they do not fit.
+        could_fit = self._full.most + in_flight * self._full.kept <= room * SLACK
+        runs = first, last = np.nonzero(is_over & could_fit)
         wanted = self._freed[first] + (self._full.most[runs] + kept[runs] - room) * (ROUNDING / in_flight)
         least = np.searchsorted(self._freed, wanted) - first
         counts[runs] = np.where(least <= last - first, np.maximum(least, 1), NEVER)

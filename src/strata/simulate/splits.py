@@ -88,17 +88,19 @@ class Splits:
     work: Floats | None = None
     runs: Sequence[Floats] = ()
 
-    def works(self, stage: int, times: Floats, after_s: Floats | float, path_s: Floats | None = None) -> Floats:
-        """Return what a stage and all below it take that take so long after it, whose way is so long (none:
-        `paths`)."""
-        return np.maximum(self._own_s(stage, times, path_s), self.upstream * times + after_s)
+    def works(self, stage: int, times: Floats, after_s: Floats | float, trip_s: Floats | None = None) -> Floats:
+        """Return what a stage and all below it take that take so long after it; `trip_s`: twice the way of a
+        microbatch over the cut and through the stages below (none: by `paths`)."""
+        whole = times if self.upstream == 1 else self.upstream * times
+        return np.maximum(self._own_s(stage, times, trip_s), whole + after_s)
 
-    def _own_s(self, stage: int, times: Floats, path_s: Floats | None = None) -> Floats:
+    def _own_s(self, stage: int, times: Floats, trip_s: Floats | None = None) -> Floats:
         """Return what all microbatches take because of one stage and the way below it."""
         own_s = times * (self.busy[stage] if self.busy else self.microbatches)
         if self.depths and (turns := self.microbatches - 1 - self.depths[stage]) > 0:
-            below_s = self.paths[stage + 1] if path_s is None else path_s
-            own_s = np.maximum(own_s, (1 + turns) * times + 2 * (self.hop_s(stage) + below_s))
+            if trip_s is None:
+                trip_s = 2 * (self.hop_s(stage) + self.paths[stage + 1])
+            own_s = np.maximum(own_s, (1 + turns) * times + trip_s)
         return own_s
 
     @cached_property
@@ -115,21 +117,33 @@ class Splits:
     @cached_property
     def bounds(self) -> list[Floats]:
         """Bound of the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
-        bounds = [self._none_left]
+        bounds = [self._padded(self._none_left)]
         for stage, runs in reversed([*enumerate(self._runs)]):
-            path_s = _later(self.paths[stage + 1], len(runs)) if self.depths else None
-            onward = self._onward(stage, runs, _later(bounds[-1], len(runs)), path_s)
-            bounds.append(np.append(onward.min(axis=0), np.inf))
-        return bounds[::-1]
+            hop_s, trip_s = self.hop_s(stage), None
+            if self.depths:
+                trip_s = _later(2 * (hop_s + self._paths[stage + 1]), runs)
+            onward = self._onward(stage, runs, _later(hop_s + bounds[-1], runs), trip_s)
+            bounds.append(self._padded(onward.min(axis=0)))
+        return [each[: len(self.times[0])] for each in reversed(bounds)]
 
     @cached_property
     def paths(self) -> list[Floats]:
         """Way of a microbatch through the stages from i on, by the first layer that is theirs [S + 1][L + 1]."""
-        paths = [self._none_left]
+        return [each[: len(self.times[0])] for each in self._paths]
+
+    @cached_property
+    def _paths(self) -> list[Floats]:
+        paths = [self._padded(self._none_left)]
         for stage, runs in reversed([*enumerate(self._runs)]):
-            onward = self.path * runs + _later(self.hop_s(stage) + paths[-1], len(runs))
-            paths.append(np.append(onward.min(axis=0), np.inf))
+            onward = (runs if self.path == 1 else self.path * runs) + _later(self.hop_s(stage) + paths[-1], runs)
+            paths.append(self._padded(onward.min(axis=0)))
         return paths[::-1]
+
+    def _padded(self, values: Floats) -> Floats:
+        """Return values by the first layer [2 L + 1], inf past the end of the model."""
+        padded = np.full(2 * len(self.times[0]) - 1, np.inf)
+        padded[: len(values)] = values
+        return padded
 
     @property
     def _none_left(self) -> Floats:
@@ -137,9 +151,9 @@ class Splits:
         after[-1] = 0.0
         return after
 
-    def _onward(self, stage: int, times: Floats, after_s: Floats, path_s: Floats | None = None) -> Floats:
-        """Return what stages from this one on take whose first has these times and the others so long."""
-        onward = self.works(stage, times, self.hop_s(stage) + after_s, path_s)
+    def _onward(self, stage: int, times: Floats, after_s: Floats, trip_s: Floats | None = None) -> Floats:
+        """Return what stages from this one on take whose first has these times, and what is after it (`works`)."""
+        onward = self.works(stage, times, after_s, trip_s)
         if stage and self._rounds and (rounds := self._rounds[stage - 1]):
             least_s = float(self._runs[stage - 1].min())
             waited_s = rounds * (self.hops_s[stage - 1] + self.path * least_s)
@@ -298,7 +312,7 @@ class Splits:
         onward[:, -1] = 0.0
         for stage in reversed(range(len(self.times))):
             ends = np.where(self.ends[stage] <= most_s[:, None, None], self.times[stage], np.inf)
-            onward = self._onward(stage, ends, onward[:, None]).min(axis=2)
+            onward = self._onward(stage, ends, self.hop_s(stage) + onward[:, None]).min(axis=2)
         return np.asarray(np.maximum(onward[:, 0], self.close_s))
 
     @cached_property
@@ -332,8 +346,7 @@ def times_of_runs(times: Floats) -> Floats:
     return every[: longest[-1] + 1].copy() if len(longest) else np.full((1, layers), np.inf)
 
 
-def _later(values: Floats, places: int) -> Floats:
-    """Return what is 1, 2, … places after each of L + 1 values but the last [places, L], inf past the end."""
-    padded = np.concatenate([values, np.full(places, np.inf)])
-    step = padded.itemsize
-    return np.ndarray((places, len(values) - 1), buffer=padded, offset=step, strides=(step, step))
+def _later(values: Floats, runs: Floats) -> Floats:
+    """Return what of `_padded` values is 1, 2, … places after each [K, L], for runs of so many layers."""
+    step = values.itemsize
+    return np.ndarray(runs.shape, buffer=values, offset=step, strides=(step, step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Final
 
 import numpy as np
@@ -321,9 +321,9 @@ class Row:
             fits = at[None, :] >= at[:, None] + chunks
             if shapes and problem.recomputes_some(config):
                 again = [self._again_s(domain, shape, limit_bytes, is_whole=chunks > 1) for shape in shapes]
-                times = times + np.min(again, axis=0)
+                times = times + reduce(np.minimum, again)
             elif shapes:
-                fits &= np.any([problem.fitting(shape, limit_bytes) for shape in shapes], axis=0)
+                fits &= reduce(np.logical_or, [problem.fitting(shape, limit_bytes) for shape in shapes])
             times = np.where(fits, times, np.inf)
             problem.stage_times[key] = times, times_of_runs(times)
         return problem.stage_times[key]
