@@ -8,6 +8,7 @@ import pytest
 
 from strata.errors import BadFile
 from strata.workload.huggingface import model_from_config, model_from_keys
+from strata.workload.inference import ModelInfo
 from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
 
@@ -83,6 +84,41 @@ CONFIGS = {
             "vocab_size": 202048, "attention_chunk_size": 8192,
         },
     },
+    "gemma-4-31b": {
+        "model_type": "gemma4",
+        "text_config": {
+            "model_type": "gemma4_text", "hidden_size": 5376, "num_hidden_layers": 60, "num_attention_heads": 32,
+            "num_key_value_heads": 16, "head_dim": 256, "num_global_key_value_heads": 4, "global_head_dim": 512,
+            "attention_k_eq_v": True, "intermediate_size": 21504, "vocab_size": 262144, "sliding_window": 1024,
+            "hidden_size_per_layer_input": 0,
+        },
+    },
+    "gemma-4-26b-a4b": {
+        "model_type": "gemma4",
+        "text_config": {
+            "model_type": "gemma4_text", "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16,
+            "num_key_value_heads": 8, "head_dim": 256, "num_global_key_value_heads": 2, "global_head_dim": 512,
+            "attention_k_eq_v": True, "intermediate_size": 2112, "vocab_size": 262144, "sliding_window": 1024,
+            "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 128, "top_k_experts": 8,
+            "moe_intermediate_size": 704,
+        },
+    },
+    "mimo-v2-flash": {
+        "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_hidden_layers": 48, "num_attention_heads": 64,
+        "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "swa_num_attention_heads": 64,
+        "swa_num_key_value_heads": 8, "swa_head_dim": 192, "swa_v_head_dim": 128, "intermediate_size": 16384,
+        "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": None, "num_experts_per_tok": 8,
+        "hybrid_layer_pattern": [0, *[1, 1, 1, 1, 0, 1] * 7, 1, 1, 1, 1, 0], "moe_layer_freq": [0, *[1] * 47],
+        "sliding_window": 128, "sliding_window_size": 128, "vocab_size": 152576,
+    },
+    "step-3.5-flash": {
+        "model_type": "step3p5", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64,
+        "num_attention_groups": 8, "head_dim": 128, "intermediate_size": 11264, "moe_num_experts": 288,
+        "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280, "vocab_size": 128896,
+        "moe_layers_enum": ",".join(map(str, range(3, 45))), "sliding_window": 512, "num_nextn_predict_layers": 3,
+        "layer_types": ["full_attention", *["sliding_attention"] * 3] * 12,
+        "attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128},
+    },
 }  # fmt: skip
 
 
@@ -119,6 +155,9 @@ def test_a_model_has_the_parameters_of_its_checkpoint(name, params):
         ("kimi-k2", 1.026e12, 32.6e9),
         ("llama-4-scout", 108e9, 17e9),
         ("llama-4-maverick", 400e9, 17e9),
+        ("gemma-4-31b", 30.7e9, 30.7e9),
+        ("gemma-4-26b-a4b", 25.2e9, 3.8e9),
+        ("mimo-v2-flash", 309e9, 15e9),
     ],
 )
 def test_a_mixture_has_the_parameters_of_its_card(name, params, active):
@@ -177,6 +216,27 @@ def test_llama_4_looks_at_everything_in_every_fourth_block():
     assert spec("llama-4-scout").windows == (8192, 8192, 8192, 0) * 12
 
 
+def test_blocks_of_other_heads_cache_what_these_have():
+    """Gemma 4 in full attention: 4 heads of 512 in place of 16 of 256, keys and values both cached."""
+    gemma = spec("gemma-4-31b")
+    assert gemma.windows == ((1024,) * 5 + (0,)) * 10
+    assert gemma.kv_bytes_per_token(2) == 2 * 2 * (50 * 16 * 256 + 10 * 4 * 512)
+    cached = ModelInfo.of(gemma).kv_bytes(10_000)
+    assert cached.sum() == 2 * 2 * (50 * 16 * 256 * 1024 + 10 * 4 * 512 * 10_000)
+
+
+def test_a_value_may_be_narrower_than_a_key_and_a_window_have_more_of_both():
+    mimo = spec("mimo-v2-flash")
+    assert mimo.windows[:7] == (0, 129, 129, 129, 129, 0, 129)
+    assert mimo.kv_bytes_per_token(2) == 2 * (9 * 4 + 39 * 8) * (192 + 128)
+
+
+def test_ranks_divide_the_heads_of_every_block():
+    step = spec("step-3.5-flash")
+    assert [step.heads(kind).num_heads for kind in ("dense", "sliding-moe")] == [64, 96]
+    assert step.divided_heads == 32
+
+
 LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
           "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}  # fmt: skip
 ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
@@ -198,7 +258,23 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
             "moe_topk: 'two' is not a whole number",
         ),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
-        ({"model_type": "persimmon", "num_key_value_heads": None}, "model_type 'persimmon' is not supported"),
+        ({"model_type": "xglm", "num_key_value_heads": None}, "model_type 'xglm' is not supported"),
+        ({"model_type": "gemma4_text"}, "hidden_size_per_layer_input: required key is missing"),
+        ({"model_type": "gemma4_text", "hidden_size_per_layer_input": 256}, "embeddings of each layer (E2B, E4B)"),
+        ({"model_type": "gemma4_unified_text", "num_kv_shared_layers": 2}, "layers that share keys and values"),
+        ({"model_type": "gemma4_unified_text", "use_bidirectional_attention": "all"}, "attention to later tokens"),
+        ({"model_type": "gemma4_unified_text", "per_layer_config": {"05": {"head_dim": 9}, "3": {"head_dim": 8}}},
+         "per_layer_config: must give each layer of full attention the same"),
+        ({"model_type": "gemma4_unified_text", "per_layer_config": {"05": {"head_dim": "wide"}}},
+         "per_layer_config: must give each layer of full attention the same"),
+        ({"model_type": "step3p5", **ROUTED, "share_expert_dim": 8, "moe_layers_enum": "3,x",
+          "layer_types": ["sliding_attention"] * 6}, "moe_layers_enum: must be a list of layer numbers"),
+        ({"model_type": "step3p5", **ROUTED, "share_expert_dim": 8, "layer_types": ["sliding_attention"] * 6,
+          "attention_other_setting": {"head_dim": 64}}, "attention_other_setting: other key-value heads or head"),
+        ({"model_type": "step3p5", **ROUTED, "share_expert_dim": 8, "layer_types": ["sliding_attention"] * 6,
+          "attention_other_setting": {"num_attention_heads": "all"}}, "num_attention_heads: 'all' is not a whole"),
+        ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: True is not supported"),
+        ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},
          "layer_types: must be a list of linear_attention or full_attention for each of 6 layers"),
         ({"model_type": "glm4_moe", "mlp_layer_types": ["dense", "thin"] * 3, **ROUTED},

@@ -7,16 +7,18 @@ from typing import Any, Final
 
 from strata.errors import Fault
 
+MAX_LAYERS: Final = 10_000
+
 _MAX_SIZE: Final = 10**9
 
 _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "hidden_size": ("n_embd", "d_model", "n_embed"),
-    "num_hidden_layers": ("num_layers", "n_layer"),
-    "num_attention_heads": ("num_heads", "n_head"),
-    "num_key_value_heads": ("num_kv_heads",),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
+    "num_attention_heads": ("num_heads", "n_head", "n_heads"),
+    "num_key_value_heads": ("num_kv_heads", "num_attention_groups"),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "first_k_dense_replace": ("num_dense_layers",),
     "max_position_embeddings": ("n_positions",),

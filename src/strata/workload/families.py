@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4"]
+Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4", "gemma4", "step"]
 """How a config says which layers have experts, and how wide these are (`mixtures.py`)."""
 
 Sliding = Literal["", "all", "even", "three-of-four", "last-three-of-four", "five-of-six", "upper", "chunks"]
@@ -29,7 +29,8 @@ class Family:
     norm_params: OLMo's norms have none.
     qk_norm: of each head's queries and keys; wide_qk_norm: of all heads' together (OLMoE). qk_norm_key: a flag in
     the config that decides whether these hold.
-    gated_attention: the output of attention is gated. linear: blocks may be Gated DeltaNet: `layer_types`.
+    gated_attention, gated_heads: the output of attention is gated, by a gate as wide or by one number a head.
+    value_heads: `v_head_dim` says how wide a value is. linear: blocks may be Gated DeltaNet: `layer_types`.
     biases_output: `attention_bias` gives the output projection one, too. bias_key: a flag that gives every
     projection one.
     """
@@ -59,6 +60,8 @@ class Family:
     head_bias: bool = False
     attention_sinks: bool = False
     gated_attention: bool = False
+    gated_heads: bool = False
+    value_heads: bool = False
     linear: bool = False
     experts: Mixture = ""
     expert_bias: bool = False
@@ -73,6 +76,7 @@ _DEEPSEEK: Final = Family(mha=True, latent=True, experts="deepseek")
 _OLMO: Final = Family(kv_follows=True, wide_qk_norm=True)
 _GRANITE_SWA: Final = Family(kv_follows=True, attention_sinks=True, window="last-three-of-four")
 _GEMMA: Final = Family(tied=True, head_follows=False)
+_GEMMA4: Final = replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six")
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": Family(kv_follows=True),
@@ -107,6 +111,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "glm_ocr_text": Family(biases_output=False, norms_per_layer=4),
     "afmoe": Family(head_follows=False, norms_per_layer=4, qk_norm=True, gated_attention=True, experts="deepseek",
                     window="three-of-four"),
+    "mimo_v2_flash": Family(head_follows=False, value_heads=True, biases_output=False, experts="deepseek"),
+    "step3p5": Family(head_follows=False, qk_norm=True, gated_heads=True, experts="step"),
     "solar_open": Family(head_follows=False, experts="deepseek"),
     "minimax_m2": Family(head_follows=False, wide_qk_norm=True, experts="mixtral"),
     "ernie4_5": Family(tied=True, head_follows=False, bias_key="use_bias"),
@@ -128,6 +134,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms_per_layer=4, window="even"),
     "gemma3_text": replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six"),
+    "gemma4_text": replace(_GEMMA4, experts="gemma4"),
+    "gemma4_unified_text": _GEMMA4,
     "vaultgemma": replace(_GEMMA, window="even"),
     "helium": Family(),
     "apertus": Family(kv_follows=True, qk_norm=True, gated_mlp=False),
@@ -152,6 +160,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "starcoder2": replace(_GPT2, mha=False, mlp_factor=None, learned_positions=False, mlp_bias=False,
                           qkv_bias=False, output_bias=False, bias_key="use_bias"),
     "stablelm": Family(kv_follows=True, layer_norm=True, wide_qk_norm=True, qk_norm_key="qk_layernorm"),
+    "persimmon": replace(_GPT2, tied=False, mlp_factor=None, learned_positions=False, qk_norm=True),
+    "mpt": Family(tied=True, mha=True, gated_mlp=False, mlp_factor=4),
     "nemotron": Family(layer_norm=True, gated_mlp=False),
     "arcee": Family(kv_follows=True, gated_mlp=False),
     "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1, wide_qk_norm=True, qk_norm_key="use_qk_norm"),
@@ -163,4 +173,4 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "flex_olmo": replace(_OLMO, experts="mixtral"),
     "llama4_text": Family(experts="llama4", window="chunks"),
 }  # fmt: skip
-"""Of `falcon`, `stablelm` and `gpt_bigcode` the config says more (`huggingface.py`)."""
+"""Of `falcon`, `stablelm`, `persimmon` and `gpt_bigcode` the config says more (`huggingface.py`)."""

@@ -17,16 +17,17 @@ from strata.decision import Trust
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_json
 from strata.names import closest
-from strata.workload.config_keys import GUESS, ConfigKeys
+from strata.workload.config_forms import in_common_keys
+from strata.workload.config_keys import GUESS, MAX_LAYERS, ConfigKeys
 from strata.workload.families import FAMILIES, Family
+from strata.workload.heads import Heads
 from strata.workload.linear_attention import LinearAttention
 from strata.workload.mixtures import experts
 from strata.workload.model import LatentAttention, ModelSpec
+from strata.workload.other_heads import other_heads
 from strata.workload.windows import windows
 
 _FOLDER: Final = Path(__file__).parent / "models"
-
-_MAX_LAYERS: Final = 10_000
 
 _NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 
@@ -148,18 +149,18 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         family = falcon(keys)
     if model_type == "stablelm":
         family = stablelm(keys)
-    if model_type == "gpt_bigcode" and keys.flag("multi_query", default=True):
-        keys.data = {**keys.data, "num_key_value_heads": 1}
-    if model_type == "solar_open":  # it has no dense block, and no key that says so
-        keys.data = {"first_k_dense_replace": 0, **keys.data}
+    if model_type == "persimmon":
+        family = replace(family, qk_norm=keys.flag("qk_layernorm", default=True))
+    in_common_keys(keys, model_type)
     if model_type == "phi" and keys.flag("qk_layernorm", default=False):
         keys.fault("qk_layernorm", "normed queries and keys of Phi are not supported")
     hidden = keys.size("hidden_size")
-    layers = keys.size("num_hidden_layers", most=_MAX_LAYERS)
+    layers = keys.size("num_hidden_layers", most=MAX_LAYERS)
     heads = keys.size("num_attention_heads")
     latent = _latent(keys, index=family.index) if family.latent else None
     head_dim = latent.v_head_dim if latent else _head_dim(keys, family, hidden, heads)
     kv_heads = heads if family.mha else keys.size("num_key_value_heads", heads if family.kv_follows else None)
+    value_dim = keys.size("v_head_dim", head_dim) if family.value_heads else head_dim
     if heads % kv_heads and not keys.faults:
         keys.fault("num_key_value_heads", f"{heads} heads are not a multiple of {kv_heads} key-value heads")
     positions = keys.size("max_position_embeddings") if family.learned_positions else 0
@@ -167,10 +168,16 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
     attention_bias = keys.flag("attention_bias", default=False)
     out_bias = keys.flag("attention_out_bias", default=False)
     has_qk_norm = not family.qk_norm_key or keys.flag(family.qk_norm_key, default=False)
-    qk_norms = 2 * family.qk_norm + (heads + kv_heads) * family.wide_qk_norm
+    qk_norms = 2 * family.qk_norm * (2 if family.layer_norm else 1) + (heads + kv_heads) * family.wide_qk_norm
     # OPT-350M alone normalises after each block, and has no norm at the end.
     final_norm = keys.flag("do_layer_norm_before", default=True) if model_type == "opt" else True
     moe = experts(keys, family, layers)
+    slides = windows(keys, family.window, layers)
+    qk_norm_params = head_dim * qk_norms if has_qk_norm else 0
+    base = Heads(heads, kv_heads, head_dim, value_dim, qk_norm_params=qk_norm_params)
+    other = other_heads(keys, model_type, base, slides)
+    # A mixture of Gemma 4 stands beside a dense MLP: norms before and after both, and the router's own.
+    norms = 2 * family.norms_per_layer if family.experts == "gemma4" and moe else family.norms_per_layer
     width = hidden * family.mlp_factor if family.mlp_factor is not None else None
     if moe is not None and not moe.dense_layers:
         width = moe.intermediate_size  # Solar and Qwen3.5 state no other, as no block is dense
@@ -192,19 +199,22 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         num_positions=positions + family.position_offset if positions else 0,
         max_sequence_length=positions or None,
         context_limit=_context_limit(keys.data),
-        norms_per_layer=family.norms_per_layer,
+        norms_per_layer=norms,
         final_norm=final_norm,
         norm_bias=family.layer_norm,
         norm_params=family.norm_params,
-        qk_norm_params=head_dim * qk_norms if has_qk_norm else 0,
+        qk_norm_params=qk_norm_params,
         qkv_bias=family.qkv_bias or attention_bias or every_bias,
         output_bias=family.output_bias or (attention_bias and family.biases_output) or every_bias or out_bias,
         mlp_bias=family.mlp_bias or every_bias or keys.flag("mlp_bias", default=False),
         head_bias=family.head_bias or keys.flag("lm_head_bias", default=False),
         embedding_norm=family.embedding_norm,
-        attention_sinks=family.attention_sinks,
+        attention_sinks=family.attention_sinks or keys.flag("add_full_attention_sink_bias", default=False),
         gated_attention=family.gated_attention,
-        windows=windows(keys, family.window, layers),
+        gated_heads=family.gated_heads,
+        value_head_dim=value_dim if value_dim != head_dim else 0,
+        other=other,
+        windows=slides,
         latent=latent,
         linear=_linear(keys, layers) if family.linear else None,
         experts=moe,

@@ -75,7 +75,7 @@ class ModelInfo:
             model_name=spec.name,
             num_layers=spec.num_layers,
             hidden_size=spec.hidden_size,
-            num_attention_heads=spec.num_heads,
+            num_attention_heads=spec.divided_heads,
             intermediate_size=spec.intermediate_size,
             max_position_embeddings=spec.max_sequence_length or 0,
             weight_bytes=np.array(params[1:-1]) * width,

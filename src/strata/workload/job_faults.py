@@ -60,8 +60,8 @@ def _software(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Ite
 def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Iterator[Fault]:
     """Yield what no layout can be: sizes that do not divide the heads or the batch, stages without a layer."""
     parallel, batch = file.parallel, file.train.num_sequences
-    if parallel.tensor is not None and spec.num_heads % parallel.tensor:
-        message = f"{parallel.tensor} does not divide the {spec.num_heads} attention heads of {spec.name}"
+    if parallel.tensor is not None and spec.divided_heads % parallel.tensor:
+        message = f"{parallel.tensor} does not divide the {spec.divided_heads} attention heads of {spec.name}"
         yield document.fault(("parallel", "tensor"), message)
     if parallel.pipeline is not None and parallel.pipeline > len(spec.kinds):
         message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
@@ -140,7 +140,7 @@ def nearest_degrees(file: TrainingJobFile, spec: ModelSpec) -> dict[str, int]:
     """Return for each degree that does not divide what it must the next smaller one that does."""
     parallel, experts = file.parallel, spec.experts.num_experts if spec.experts is not None else 1
     copies = (parallel.data or 0) * (parallel.context or 1)
-    wholes = {"tensor": spec.num_heads, "context": file.train.sequence, "expert": math.gcd(experts, copies)}
+    wholes = {"tensor": spec.divided_heads, "context": file.train.sequence, "expert": math.gcd(experts, copies)}
     return {
         name: max(ranks for ranks in range(1, min(degree, whole) + 1) if not whole % ranks)
         for name, whole in wholes.items()

@@ -77,10 +77,7 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
     s, h, kinds = sequence_length, spec.hidden_size, spec.kinds
     block = np.array([kind not in ("embedding", "head") for kind in kinds], dtype=np.float64)
     moe = np.array([is_sparse(kind) for kind in kinds], dtype=np.float64)
-    head_dim = spec.head_dim if spec.latent is None else spec.latent.v_head_dim
-    widths = np.full(len(kinds), float(spec.num_heads * head_dim))
-    if spec.linear is not None:
-        widths[[is_linear(kind) for kind in kinds]] = spec.linear.values
+    widths = np.array([float(_attended(spec, kind)) for kind in kinds])
     kept_tokens = np.array([min(s, spec.window(i)) if is_linear(kind) else s for i, kind in enumerate(kinds)])
     cached = kept_tokens * np.array([spec.kv_elements(kind) for kind in kinds])
     matrices = np.array([s * spec.token_flops(kind) for kind in kinds])
@@ -126,15 +123,16 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
     # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
     streamed = 2.0 * spec.norms_per_layer * h + 2 * 3.0 * h + (3.0 if spec.gated_mlp else 2.0) * width
-    heads = spec.num_heads
     if spec.linear is not None and is_linear(kind):
-        heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
+        num_heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
     else:
-        queries_and_keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-        streamed += (4.0 if spec.qk_norm_params else 2.0) * queries_and_keys
-        streamed += 3.0 * spec.num_heads * spec.head_dim if spec.gated_attention else 0.0
+        heads = spec.heads(kind)
+        num_heads, queries_and_keys = heads.num_heads, heads.queries + heads.num_kv_heads * heads.head_dim
+        streamed += (4.0 if heads.qk_norm_params else 2.0) * queries_and_keys
+        streamed += 3.0 * heads.outputs if spec.gated_attention else 0.0
+        streamed += 2.0 * heads.outputs + heads.num_heads if spec.gated_heads else 0.0
     return LayerKernels(
-        products, spec.attention_flops(kind), spec.window(layer), heads, streamed, routed,
+        products, spec.attention_flops(kind), spec.window(layer), num_heads, streamed, routed,
         _SMALL_KERNELS + len(products), is_linear(kind),
     )  # fmt: skip
 
@@ -164,9 +162,11 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
         inputs = (h if spec.final_norm else 0) + e + (h if e != h else 0)
         return element_bytes * inputs + _STATISTIC_BYTES * spec.vocab_size
     moe = spec.experts if is_sparse(kind) else None
-    attended, statistics, kept = spec.num_heads * spec.head_dim, spec.num_heads, _attention_elements(spec)
+    attended = _attended(spec, kind)
     if spec.linear is not None and is_linear(kind):
-        attended, statistics, kept = spec.linear.values, 2 * spec.linear.value_heads, spec.linear.kept_elements
+        statistics, kept = 2 * spec.linear.value_heads, spec.linear.kept_elements
+    else:
+        statistics, kept = spec.heads(kind).num_heads, _attention_elements(spec, kind)
     read, width = 2 * h, spec.intermediate_size
     elements = spec.norms_per_layer * h + kept + attended
     if moe is not None:
@@ -179,12 +179,23 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     return element_bytes * elements + input_bytes * (read + width) + twice + _STATISTIC_BYTES * statistics
 
 
-def _attention_elements(spec: ModelSpec) -> int:
+def _attended(spec: ModelSpec, kind: str) -> int:
+    """Width of what attention puts out, before its last product."""
+    if spec.linear is not None and is_linear(kind):
+        return spec.linear.values
+    return spec.heads(kind).outputs
+
+
+def _attention_elements(spec: ModelSpec, kind: str) -> int:
     """Queries, keys and values; latents and norms where used."""
     a, mla = spec.num_heads, spec.latent
     if mla is not None:
         latents = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
         return latents + a * (2 * mla.qk_head_dim + mla.v_head_dim)
-    queries_and_keys = (a + spec.num_kv_heads) * spec.head_dim
-    gates = 2 * a * spec.head_dim if spec.gated_attention else 0  # the gate, and the output that it multiplied
-    return queries_and_keys * (2 if spec.qk_norm_params else 1) + spec.num_kv_heads * spec.head_dim + gates
+    heads = spec.heads(kind)
+    gates = 0  # what gates, and the output that it multiplied
+    if spec.gated_attention or spec.gated_heads:
+        gates = heads.outputs + (heads.outputs if spec.gated_attention else heads.num_heads)
+    queries_and_keys = heads.queries + heads.num_kv_heads * heads.head_dim
+    values = heads.num_kv_heads * heads.value_head_dim
+    return queries_and_keys * (2 if heads.qk_norm_params else 1) + values + gates

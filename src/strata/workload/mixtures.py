@@ -12,7 +12,7 @@ from strata.workload.model import Experts
 
 def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     """Return the experts of a config, None for a family without. Notes faults in `keys`."""
-    if not family.experts:
+    if not family.experts or (family.experts == "gemma4" and not keys.flag("enable_moe_block", default=False)):
         return None
     if family.experts == "hunyuan":
         keys.same("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
@@ -32,6 +32,11 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
         dense = frozenset(range(layers)).difference(sparse)
         return Experts(num_experts, per_token, width, width, dense_layers=dense)
     width = keys.size("moe_intermediate_size")
+    if family.experts == "gemma4":  # beside the dense MLP of every block
+        return Experts(num_experts, per_token, width, keys.size("intermediate_size"), scales=True)
+    if family.experts == "step":
+        shared = keys.size("share_expert_dim")
+        return Experts(num_experts, per_token, width, shared, dense_layers=_deepseek_dense(keys, layers))
     if family.experts in ("deepseek", "ernie"):
         shared = keys.size("n_shared_experts", 0, least=0) * width
         dense = _ernie_dense(keys, layers) if family.experts == "ernie" else _deepseek_dense(keys, layers)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 
 from strata.decision import UNHASHED, Trust
+from strata.workload.heads import Heads, OtherHeads
 from strata.workload.kernels import MatrixProduct
 from strata.workload.linear_attention import LinearAttention
 
@@ -42,7 +44,7 @@ class Experts:
 
     intermediate_size: of one routed expert; shared_intermediate_size: of all shared experts together, 0 for none;
     shared_gate: the shared expert's output is gated per token (Qwen2-MoE); bias: experts and router have biases
-    (gpt-oss).
+    (gpt-oss); scales: each expert's output is multiplied by a number of its own (Gemma 4).
     """
 
     num_experts: int
@@ -51,6 +53,7 @@ class Experts:
     shared_intermediate_size: int = 0
     shared_gate: bool = False
     bias: bool = False
+    scales: bool = False
     dense_layers: frozenset[int] = frozenset()
     groups: tuple[int, int] = (1, 1)
 
@@ -77,7 +80,9 @@ class ModelSpec:
     norms_per_layer: norms over the hidden state in one block; norm_params: whether they hold any (OLMo's do not);
     qk_norm_params: of the norms on queries and keys.
     embedding_norm: one more after the embedding (BLOOM). attention_sinks: one number a head (gpt-oss).
-    gated_attention: attention's output is multiplied by a gate as wide (Qwen3-Next).
+    gated_attention: attention's output is multiplied by a gate as wide (Qwen3-Next); gated_heads: by one number a
+    head (Step 3.5).
+    value_head_dim: of a value, 0: as wide as a key. other: heads of some blocks that are not those named here.
     windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
     linear: of the blocks that keep a state in place of a cache.
     notes: what a reader of the figures should know.
@@ -110,6 +115,9 @@ class ModelSpec:
     embedding_norm: bool = False
     attention_sinks: bool = False
     gated_attention: bool = False
+    gated_heads: bool = False
+    value_head_dim: int = 0
+    other: OtherHeads | None = None
     windows: tuple[int, ...] = ()
     latent: LatentAttention | None = None
     linear: LinearAttention | None = None
@@ -127,13 +135,21 @@ class ModelSpec:
         return "mqa" if self.num_kv_heads == 1 else "gqa"
 
     @property
+    def divided_heads(self) -> int:
+        """The heads that ranks divide: what all numbers of heads are multiples of."""
+        return self.num_heads if self.other is None else gcd(self.num_heads, self.other.heads.num_heads)
+
+    @property
     def can_be_profiled(self) -> bool:
-        """Whether `strata profile` times its blocks: those that attend to keys and values, without a gate."""
-        return self.latent is None and self.linear is None and not self.gated_attention
+        """Whether `strata profile` times its blocks: those of plain heads, all alike, without a gate."""
+        is_plain = self.latent is None and self.linear is None and self.other is None and not self.value_head_dim
+        return is_plain and not (self.gated_attention or self.gated_heads)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, then head."""
+        """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, or with the name of other
+        heads before it, then head.
+        """
         return ("embedding", *(self._kind(i) for i in range(self.num_layers)), "head")
 
     @cached_property
@@ -164,8 +180,7 @@ class ModelSpec:
 
         What linear attention keeps is none of it: `state_bytes`.
         """
-        attending = sum(not is_linear(kind) for kind in self.kinds[1:-1])
-        return attending * self.kv_elements("dense") * element_bytes
+        return element_bytes * sum(self.kv_elements(kind) for kind in self.kinds[1:-1] if not is_linear(kind))
 
     def state_bytes(self, element_bytes: float = 2) -> float:
         """Return the bytes that all blocks of linear attention keep for a sequence of any length."""
@@ -188,7 +203,17 @@ class ModelSpec:
             return self.linear.state_elements / self.linear.window
         if self.latent is not None:
             return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim + self.latent.index_head_dim
-        return 2 * self.num_kv_heads * self.head_dim
+        return self.heads(kind).cached
+
+    def heads(self, kind: str) -> Heads:
+        """Return the heads of a block that attends, of no latent attention."""
+        if self.other is not None and kind.startswith(self.other.name):
+            return self.other.heads
+        values = self.value_head_dim or self.head_dim
+        return Heads(
+            self.num_heads, self.num_kv_heads, self.head_dim, values,
+            qk_norm_params=self.qk_norm_params, sinks=self.attention_sinks,
+        )  # fmt: skip
 
     def token_flops(self, kind: str) -> float:
         """Return the forward FLOPs of one token in a layer: 2 per active matrix element."""
@@ -204,7 +229,7 @@ class ModelSpec:
         if self.linear is not None and is_linear(kind):
             return self.linear.pair_flops
         if self.latent is None:
-            return 2.0 * 2 * self.num_heads * self.head_dim
+            return self.heads(kind).pair_flops
         mla = self.latent
         index = 2.0 * mla.index_heads * mla.index_head_dim
         if is_cached:
@@ -219,6 +244,8 @@ class ModelSpec:
 
     def _kind(self, layer: int) -> str:
         mlp = "dense" if self.experts is None or layer in self.experts.dense_layers else "moe"
+        if self.other is not None and layer in self.other.layers:
+            return f"{self.other.name}-{mlp}"
         return mlp if self.linear is None or layer not in self.linear.layers else f"linear-{mlp}"
 
     @property
@@ -235,7 +262,7 @@ class ModelSpec:
             return (head,) if e == h else (MatrixProduct(h, e, "none"), head)
         if self.linear is not None and is_linear(kind):
             return self.linear.products(h) + self._mlp_products(kind)
-        return self._attention_products + self._mlp_products(kind)
+        return self._attention_products(kind) + self._mlp_products(kind)
 
     def _matrices(self, kind: str, *, active: bool) -> int:
         return sum(product.active_params if active else product.params for product in self.products(kind))
@@ -253,17 +280,18 @@ class ModelSpec:
         if self.linear is not None and is_linear(kind):
             vectors += self.linear.vectors
         else:
-            vectors += self.qk_norm_params + self._attention_vectors
+            vectors += self._attention_vectors(kind)
         return vectors + self._matrices(kind, active=active)
 
-    @property
-    def _attention_products(self) -> tuple[MatrixProduct, ...]:
+    def _attention_products(self, kind: str) -> tuple[MatrixProduct, ...]:
         h, a, mla = self.hidden_size, self.num_heads, self.latent
         if mla is None:
-            inner = a * self.head_dim
-            queries = 2 * inner if self.gated_attention else inner
-            together = MatrixProduct(h, queries + 2 * self.num_kv_heads * self.head_dim, "outputs")
-            return (together, MatrixProduct(inner, h, "inputs"))
+            heads = self.heads(kind)
+            gate = heads.outputs if self.gated_attention else heads.num_heads if self.gated_heads else 0
+            return (
+                MatrixProduct(h, heads.projected + gate, "outputs"),
+                MatrixProduct(heads.outputs, h, "inputs"),
+            )
         rank = mla.q_lora_rank
         of_index = (
             MatrixProduct(h if rank is None else rank, mla.index_heads * mla.index_head_dim, "none"),
@@ -279,12 +307,13 @@ class ModelSpec:
             MatrixProduct(a * mla.v_head_dim, h, "inputs"),
         )
 
-    @property
-    def _attention_vectors(self) -> int:
-        """Biases of the projections, and the norms inside latent attention."""
-        bias = (self.hidden_size if self.output_bias else 0) + (self.num_heads if self.attention_sinks else 0)
+    def _attention_vectors(self, kind: str) -> int:
+        """Biases of the projections, sinks, and the norms inside attention."""
+        bias = self.hidden_size if self.output_bias else 0
         if self.latent is None:
-            return bias + ((self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0)
+            heads = self.heads(kind)
+            bias += heads.qk_norm_params + (heads.num_heads if heads.sinks else 0)
+            return bias + (heads.projected if self.qkv_bias else 0)
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
         bias += 2 * self.latent.index_head_dim  # a layer norm
         return bias + ranks + (ranks + self.latent.qk_rope_head_dim if self.qkv_bias else 0)
@@ -310,7 +339,8 @@ class ModelSpec:
         if is_sparse(kind) and self.experts is not None:
             moe = self.experts
             routed = moe.experts_per_token if active else moe.num_experts
-            return moe.num_experts + routed * self._biases(moe.intermediate_size) if moe.bias else 0
+            biases = moe.num_experts + routed * self._biases(moe.intermediate_size) if moe.bias else 0
+            return biases + (routed if moe.scales else 0)
         return self._biases(self.intermediate_size) if self.mlp_bias else 0
 
     def _biases(self, width: int) -> int:

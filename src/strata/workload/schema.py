@@ -113,7 +113,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         spec=spec,
         layers=layers_of(spec, train.sequence, precision=train.precision, software=software_of(file.software)),
         sequence_length=train.sequence,
-        num_heads=spec.num_heads,
+        num_heads=spec.divided_heads,
         global_batch=int(train.num_sequences),
         precision=train.precision,
         optimizer=train.optimizer,

@@ -90,6 +90,9 @@ _SQUARED: Final = "has the activation squared ReLU (--squared-relu)"
 _MULTIPLIES: Final = "multiplies embeddings, residuals and logits"
 _OTHERWISE: Final = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEGLU),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"), f"{_GEGLU}, and other heads in blocks of full attention"
+    ),
     "opt": "has the activation ReLU, not Megatron's",
     "gpt_neo": "attends to a window in every other layer (--window-size, --window-attn-skip-freq)",
     **dict.fromkeys(("gpt_neox", "gptj", "phi", "cohere", "cohere2"), _BESIDE),
@@ -100,6 +103,10 @@ _OTHERWISE: Final = {
     **dict.fromkeys(("granite_swa", "granitemoe_swa"), f"{_MULTIPLIES}, and its attention has windows and sinks"),
     "olmo": "has norms without parameters, not Megatron's",
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _ZERO_CENTRED),
+    "mimo_v2_flash": "has other heads in blocks that slide a window, with sinks, and values narrower than keys",
+    "step3p5": "has more heads in blocks that slide a window, and a gate of one number a head",
+    "persimmon": _SQUARED,
+    "mpt": "has layer norms without bias and, in place of positions, a bias on scores that falls with distance",
     "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
 }
 """What families of models do that the arguments above do not say."""

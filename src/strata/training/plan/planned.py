@@ -178,7 +178,7 @@ class PlannedJob(FileModel):
             global_batch=job.global_batch,
             precision=job.precision,
             optimizer=job.optimizer,
-            num_heads=job.num_heads,
+            num_heads=spec.num_heads if spec else job.num_heads,
             num_kv_heads=spec.num_kv_heads if spec else None,
             hidden_size=spec.hidden_size if spec else None,
             ffn_hidden_size=spec.intermediate_size if spec else None,

@@ -1,0 +1,106 @@
+"""Configs that say in keys of their own what others say in common keys: the same in the common keys.
+
+Sources: the configuration classes of Hugging Face transformers, and the configs that came before them, which these
+classes read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from strata.workload.config_keys import MAX_LAYERS, ConfigKeys
+
+
+def in_common_keys(keys: ConfigKeys, model_type: object) -> None:
+    """Put what a family says in its own keys into the common ones, where these do not say it."""
+    form = _FORMS.get(model_type) if isinstance(model_type, str) else None
+    if form is not None:
+        keys.data = {**keys.data, **form(keys)}
+
+
+def _gpt_bigcode(keys: ConfigKeys) -> Mapping[str, Any]:
+    return {"num_key_value_heads": 1} if keys.flag("multi_query", default=True) else {}
+
+
+def _solar_open(keys: ConfigKeys) -> Mapping[str, Any]:
+    """It has no dense block, and no key that says so."""
+    return {"first_k_dense_replace": keys.data.get("first_k_dense_replace", 0)}
+
+
+def _gemma4(keys: ConfigKeys) -> Mapping[str, Any]:
+    """The last block takes all tokens, whatever is said of it."""
+    only_text = keys.data.get("model_type") == "gemma4_text"
+    if keys.size("hidden_size_per_layer_input", None if only_text else 0, least=0):
+        keys.fault("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are not supported")
+    if keys.size("num_kv_shared_layers", 0, least=0):
+        keys.fault("num_kv_shared_layers", "layers that share keys and values are not supported")
+    if keys.data.get("use_bidirectional_attention") == "all":
+        keys.fault("use_bidirectional_attention", "attention to later tokens is not supported")
+    listed, layers = keys.data.get("layer_types"), keys.size("num_hidden_layers")
+    if not isinstance(listed, list):
+        listed = [_sliding((layer + 1) % 6 != 0) for layer in range(min(layers, MAX_LAYERS))]
+    return {"layer_types": [*listed[:-1], "full_attention"]}
+
+
+def _mimo(keys: ConfigKeys) -> Mapping[str, Any]:
+    layers = range(min(keys.size("num_hidden_layers"), MAX_LAYERS))
+    pattern, experts = keys.data.get("hybrid_layer_pattern"), keys.data.get("moe_layer_freq")
+    common: dict[str, Any] = {}
+    if not keys.data.get("layer_types"):
+        slides = pattern if isinstance(pattern, list) else [layer > 0 and (layer + 1) % 6 != 0 for layer in layers]
+        common["layer_types"] = [_sliding(does) for does in slides]
+    if not keys.data.get("mlp_layer_types"):
+        sparse = experts if isinstance(experts, list) else [layer > 0 for layer in layers]
+        common["mlp_layer_types"] = ["sparse" if has else "dense" for has in sparse]
+    if keys.data.get("sliding_window_size") is not None:  # it does not count the token that looks back
+        common["sliding_window"] = keys.size("sliding_window_size") + 1
+    return common
+
+
+def _step(keys: ConfigKeys) -> Mapping[str, Any]:
+    """Lists of layers may go on with those that predict further tokens, which are not counted."""
+    layers, common = keys.size("num_hidden_layers", most=MAX_LAYERS), {}
+    for key in ("layer_types", "mlp_layer_types"):
+        listed = keys.data.get(key)
+        if isinstance(listed, list):
+            common[key] = listed[:layers]
+    if "mlp_layer_types" not in common:
+        given = keys.data.get("moe_layers_enum")
+        sparse = given.split(",") if isinstance(given, str) else range(3, layers) if given is None else given
+        if not isinstance(sparse, list | range) or not all(str(layer).strip().isdecimal() for layer in sparse):
+            keys.fault("moe_layers_enum", "must be a list of layer numbers")
+            sparse = []
+        numbers = {int(layer) for layer in sparse}
+        common["mlp_layer_types"] = ["sparse" if layer in numbers else "dense" for layer in range(layers)]
+    return common
+
+
+def _mpt(keys: ConfigKeys) -> Mapping[str, Any]:
+    """What transformers runs is what all published ones are: no biases, ALiBi, four times as wide an MLP."""
+    attention = keys.data.get("attn_config") or {}
+    if not isinstance(attention, Mapping):
+        keys.fault("attn_config", "must be a JSON object")
+        attention = {}
+    usual = {"attn_type": "multihead_attention", "qk_ln": False, "alibi": True}
+    if odd := next((key for key, value in usual.items() if attention.get(key, value) != value), None):
+        keys.fault(f"attn_config.{odd}", f"{attention[odd]!r} is not supported")
+    for key, value in {"no_bias": True, "expansion_ratio": 4}.items():
+        if keys.data.get(key, value) != value:
+            keys.fault(key, f"{keys.data[key]!r} is not supported")
+    return {"max_position_embeddings": keys.data.get("max_seq_len")}
+
+
+def _sliding(does: object) -> str:
+    return "sliding_attention" if does else "full_attention"
+
+
+_FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
+    "gpt_bigcode": _gpt_bigcode,
+    "solar_open": _solar_open,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
+    "mimo_v2_flash": _mimo,
+    "step3p5": _step,
+    "mpt": _mpt,
+}
