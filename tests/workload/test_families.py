@@ -111,6 +111,24 @@ CONFIGS = {
         "hybrid_layer_pattern": [0, *[1, 1, 1, 1, 0, 1] * 7, 1, 1, 1, 1, 0], "moe_layer_freq": [0, *[1] * 47],
         "sliding_window": 128, "sliding_window_size": 128, "vocab_size": 152576,
     },
+    "minimax-text-01": {
+        "model_type": "minimax_text_01", "hidden_size": 6144, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9216, "num_local_experts": 32,
+        "num_experts_per_tok": 2, "vocab_size": 200064, "attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10,
+        "shared_intermediate_size": 0, "sliding_window": None,
+    },
+    "kimi-linear-48b-a3b": {
+        "model_type": "kimi_linear", "hidden_size": 2304, "num_hidden_layers": 27, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "head_dim": 72, "intermediate_size": 9216, "moe_intermediate_size": 1024,
+        "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1, "first_k_dense_replace": 1,
+        "moe_layer_freq": 1, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+            "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26],
+            "short_conv_kernel_size": 4,
+        },
+    },
     "step-3.5-flash": {
         "model_type": "step3p5", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64,
         "num_attention_groups": 8, "head_dim": 128, "intermediate_size": 11264, "moe_num_experts": 288,
@@ -158,14 +176,17 @@ def test_a_model_has_the_parameters_of_its_checkpoint(name, params):
         ("gemma-4-31b", 30.7e9, 30.7e9),
         ("gemma-4-26b-a4b", 25.2e9, 3.8e9),
         ("mimo-v2-flash", 309e9, 15e9),
+        ("step-3.5-flash", 196e9, 11e9),
+        ("minimax-text-01", 456e9, 45.9e9),
+        ("kimi-linear-48b-a3b", 49.1e9, 3e9),
     ],
 )
 def test_a_mixture_has_the_parameters_of_its_card(name, params, active):
     found = spec(name)
     assert found.num_params == pytest.approx(params, rel=0.005)
-    # Some cards count the embedding among the active parameters, some do not.
+    # Some cards count the embedding among the active parameters, some do not, and some not the head either.
     table = found.vocab_size * found.hidden_size
-    assert found.num_active_params - table * 1.02 <= active <= found.num_active_params * 1.02
+    assert found.num_active_params - 2 * table * 1.02 <= active <= found.num_active_params * 1.02
 
 
 def test_mistral_looks_back_at_its_window_only():
@@ -231,6 +252,24 @@ def test_a_value_may_be_narrower_than_a_key_and_a_window_have_more_of_both():
     assert mimo.kv_bytes_per_token(2) == 2 * (9 * 4 + 39 * 8) * (192 + 128)
 
 
+def test_lightning_attention_costs_its_chunk_and_its_state_at_any_length():
+    lightning = spec("minimax-text-01")
+    assert list(lightning.kinds[1:9]) == ["linear-moe"] * 7 + ["moe"]
+    assert lightning.linear.window == 256 + 128
+    assert lightning.state_bytes(2) == 2 * 70 * 64 * 128 * 128
+    assert lightning.kv_bytes_per_token(2) == 2 * 10 * 2 * 8 * 128
+
+
+def test_kimi_linear_keeps_states_and_latents():
+    kimi = spec("kimi-linear-48b-a3b")
+    assert [layer for layer in range(27) if layer not in kimi.linear.layers] == [3, 7, 11, 15, 19, 23, 26]
+    assert kimi.kinds[1:5] == ("linear-dense", "linear-moe", "linear-moe", "moe")
+    assert kimi.state_bytes(2) == 2 * 20 * (32 * 128 * 128 + 3 * 3 * 32 * 128)
+    assert kimi.kv_bytes_per_token(2) == 2 * 7 * (512 + 64)
+    exchanged = layer_table(kimi, 4096).exchanges
+    assert exchanged.recomputed_bytes[2] < exchanged.recomputed_bytes[4]  # it has no latents to expand
+
+
 def test_ranks_divide_the_heads_of_every_block():
     step = spec("step-3.5-flash")
     assert [step.heads(kind).num_heads for kind in ("dense", "sliding-moe")] == [64, 96]
@@ -273,6 +312,7 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
           "attention_other_setting": {"head_dim": 64}}, "attention_other_setting: other key-value heads or head"),
         ({"model_type": "step3p5", **ROUTED, "share_expert_dim": 8, "layer_types": ["sliding_attention"] * 6,
           "attention_other_setting": {"num_attention_heads": "all"}}, "num_attention_heads: 'all' is not a whole"),
+        ({"model_type": "kimi_linear", **ROUTED, "linear_attn_config": [1]}, "linear_attn_config: must be a JSON"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: True is not supported"),
         ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},

@@ -145,6 +145,7 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("gemma4_text", {**GEMMA4, **MIXTURE4, "hidden_size_per_layer_input": 0}, 0),
         ("mimo_v2_flash", {**ROUTED, "num_key_value_heads": 2, "v_head_dim": 16, "sliding_window": 4096}, 0),
         ("step3p5", STEP, 0),
+        ("minimax", {"num_local_experts": 8, "block_size": 64}, 0),
         ("hunyuan_v1_moe", {"num_experts": 8, "moe_topk": 2}, 0),
         ("afmoe", {**EXPERTS, "num_experts": 8, "num_dense_layers": 1}, 0),
         ("solar_open", {**EXPERTS, "n_routed_experts": 8}, 0),
@@ -154,6 +155,7 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         # torch does not count the triangular systems that chunks of linear attention are solved by.
         ("qwen3_5_text", {}, 0.09),
         ("qwen3_next", {**EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 64}, 0.09),
+        ("kimi_linear", {**EXPERTS, "num_local_experts": 8, "linear_num_heads": 8, "linear_head_dim": 32}, 0.09),
     ],
 )
 def test_a_forward_pass_takes_the_flops_that_torch_counts(kind, more, off, length):

@@ -76,6 +76,38 @@ def _step(keys: ConfigKeys) -> Mapping[str, Any]:
     return common
 
 
+def _kimi_linear(keys: ConfigKeys) -> Mapping[str, Any]:
+    """Published configs list, from 1 on, the layers of each kind beside the sizes of the linear heads."""
+    layers = range(keys.size("num_hidden_layers", most=MAX_LAYERS))
+    given = keys.data.get("linear_attn_config") or {}
+    if not isinstance(given, Mapping):
+        keys.fault("linear_attn_config", "must be a JSON object")
+        return {}
+    names = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
+             "short_conv_kernel_size": "linear_conv_kernel_dim"}  # fmt: skip
+    common = {common: given[own] for own, common in names.items() if own in given}
+    if not keys.data.get("layer_types"):
+        full = given.get("full_attn_layers")
+        if full and not isinstance(full, list):
+            keys.fault("linear_attn_config.full_attn_layers", "must be a list of layer numbers")
+            full = []
+        attending = {number - 1 for number in full if isinstance(number, int)} if full else set(layers[4::4])
+        common["layer_types"] = ["full_attention" if i in attending else "linear_attention" for i in layers]
+    if not keys.data.get("mlp_layer_types"):
+        common["first_k_dense_replace"] = keys.data.get("first_k_dense_replace", 1)
+    if "max_position_embeddings" not in keys.data:
+        common["max_position_embeddings"] = keys.data.get("model_max_length")
+    return common
+
+
+def _minimax(keys: ConfigKeys) -> Mapping[str, Any]:
+    """The first configs say 0 for linear attention."""
+    kinds = keys.data.get("attn_type_list")
+    if keys.data.get("layer_types") or not isinstance(kinds, list):
+        return {}
+    return {"layer_types": ["full_attention" if kind else "linear_attention" for kind in kinds]}
+
+
 def _mpt(keys: ConfigKeys) -> Mapping[str, Any]:
     """What transformers runs is what all published ones are: no biases, ALiBi, four times as wide an MLP."""
     attention = keys.data.get("attn_config") or {}
@@ -103,4 +135,8 @@ _FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
     "mimo_v2_flash": _mimo,
     "step3p5": _step,
     "mpt": _mpt,
+    "kimi_linear": _kimi_linear,
+    "minimax": _minimax,
+    "minimax_text_01": _minimax,
+    "minimax_m1": _minimax,
 }

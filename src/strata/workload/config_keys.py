@@ -18,7 +18,7 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_key_value_heads": ("num_kv_heads", "num_attention_groups"),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts", "num_experts_per_token"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "first_k_dense_replace": ("num_dense_layers",),
     "max_position_embeddings": ("n_positions",),

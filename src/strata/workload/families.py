@@ -15,6 +15,10 @@ every `sliding_window_pattern`-th, all but the first of every four, those from `
 chunks, but for every fourth."""
 
 
+Linear = Literal["", "gated-delta", "kimi-delta", "lightning"]
+"""Linear attention of some blocks (`linear_attention.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """What a model type has that its config.json does not say.
@@ -30,7 +34,8 @@ class Family:
     qk_norm: of each head's queries and keys; wide_qk_norm: of all heads' together (OLMoE). qk_norm_key: a flag in
     the config that decides whether these hold.
     gated_attention, gated_heads: the output of attention is gated, by a gate as wide or by one number a head.
-    value_heads: `v_head_dim` says how wide a value is. linear: blocks may be Gated DeltaNet: `layer_types`.
+    value_heads: `v_head_dim` says how wide a value is. linear: blocks may be of this linear
+    attention: `layer_types`.
     biases_output: `attention_bias` gives the output projection one, too. bias_key: a flag that gives every
     projection one.
     """
@@ -62,7 +67,7 @@ class Family:
     gated_attention: bool = False
     gated_heads: bool = False
     value_heads: bool = False
-    linear: bool = False
+    linear: Linear = ""
     experts: Mixture = ""
     expert_bias: bool = False
     window: Sliding = ""
@@ -71,10 +76,11 @@ class Family:
 _GPT2: Final = Family(tied=True, mha=True, gated_mlp=False, layer_norm=True, mlp_bias=True, mlp_factor=4,
                       learned_positions=True, qkv_bias=True, output_bias=True)  # fmt: skip
 _QWEN: Final = Family(qkv_bias=True, window="upper")
-_QWEN3_NEXT: Final = Family(head_follows=False, qk_norm=True, gated_attention=True, linear=True)
+_QWEN3_NEXT: Final = Family(head_follows=False, qk_norm=True, gated_attention=True, linear="gated-delta")
 _DEEPSEEK: Final = Family(mha=True, latent=True, experts="deepseek")
 _OLMO: Final = Family(kv_follows=True, wide_qk_norm=True)
 _GRANITE_SWA: Final = Family(kv_follows=True, attention_sinks=True, window="last-three-of-four")
+_MINIMAX: Final = Family(kv_follows=True, linear="lightning", experts="mixtral")
 _GEMMA: Final = Family(tied=True, head_follows=False)
 _GEMMA4: Final = replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six")
 
@@ -102,6 +108,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "glm_moe_dsa": replace(_DEEPSEEK, index=True),
     "glm4_moe_lite": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
+    "kimi_linear": replace(_DEEPSEEK, linear="kimi-delta"),
     "youtu": Family(mha=True, latent=True, tied=True),
     "glm": Family(biases_output=False),
     "glm4": Family(biases_output=False, norms_per_layer=4),
@@ -114,6 +121,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "mimo_v2_flash": Family(head_follows=False, value_heads=True, biases_output=False, experts="deepseek"),
     "step3p5": Family(head_follows=False, qk_norm=True, gated_heads=True, experts="step"),
     "solar_open": Family(head_follows=False, experts="deepseek"),
+    "minimax": _MINIMAX,
+    "minimax_text_01": _MINIMAX,
+    "minimax_m1": _MINIMAX,
     "minimax_m2": Family(head_follows=False, wide_qk_norm=True, experts="mixtral"),
     "ernie4_5": Family(tied=True, head_follows=False, bias_key="use_bias"),
     "ernie4_5_moe": Family(tied=True, bias_key="use_bias", experts="ernie"),

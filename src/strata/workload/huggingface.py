@@ -21,7 +21,7 @@ from strata.workload.config_forms import in_common_keys
 from strata.workload.config_keys import GUESS, MAX_LAYERS, ConfigKeys
 from strata.workload.families import FAMILIES, Family
 from strata.workload.heads import Heads
-from strata.workload.linear_attention import LinearAttention
+from strata.workload.linear_layers import linear_attention
 from strata.workload.mixtures import experts
 from strata.workload.model import LatentAttention, ModelSpec
 from strata.workload.other_heads import other_heads
@@ -39,7 +39,7 @@ _NOT_DECODERS: Final[Mapping[str, str]] = {
         "a vision model": "vit clip siglip dinov2 swin",
         "a model with state-space, convolution or other linear layers": (
             "mamba mamba2 falcon_mamba falcon_h1 rwkv jamba bamba zamba zamba2 recurrent_gemma nemotron_h "
-            "granitemoehybrid lfm2 lfm2_moe kimi_linear minimax olmo_hybrid bailing_hybrid"
+            "granitemoehybrid lfm2 lfm2_moe olmo_hybrid bailing_hybrid"
         ),
     }.items()
     for name in names.split()
@@ -216,7 +216,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         other=other,
         windows=slides,
         latent=latent,
-        linear=_linear(keys, layers) if family.linear else None,
+        linear=linear_attention(keys, family.linear, layers, heads=heads, head_dim=head_dim),
         experts=moe,
         trust=Trust.ANALYTIC if known else Trust.ASSUMED,
         notes=_notes(keys, known=known, nested=nested),
@@ -273,21 +273,6 @@ def _latent(keys: ConfigKeys, *, index: bool) -> LatentAttention:
         v_head_dim=keys.size("v_head_dim"),
         index_heads=keys.size("index_n_heads") if index else 0,
         index_head_dim=keys.size("index_head_dim") if index else 0,
-    )
-
-
-def _linear(keys: ConfigKeys, layers: int) -> LinearAttention:
-    every = keys.size("full_attention_interval", 4)
-    listed = keys.each_layer("layer_types", layers, ("linear_attention", "full_attention")) or [
-        "full_attention" if (layer + 1) % every == 0 else "linear_attention" for layer in range(layers)
-    ]
-    return LinearAttention(
-        key_heads=keys.size("linear_num_key_heads"),
-        value_heads=keys.size("linear_num_value_heads"),
-        key_head_dim=keys.size("linear_key_head_dim"),
-        value_head_dim=keys.size("linear_value_head_dim"),
-        kernel=keys.size("linear_conv_kernel_dim"),
-        layers=frozenset(layer for layer, kind in enumerate(listed) if kind == "linear_attention"),
     )
 
 

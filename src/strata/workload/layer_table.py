@@ -89,9 +89,9 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
         stored = width * experts.num_experts
     routed = 0 if experts is None else per_token * experts.intermediate_size + experts.shared_intermediate_size
     # Of latent attention the up-projections are computed again too (arXiv 2412.19437 §3.2.3).
-    mla, expanded = spec.latent, 0
+    mla, expanded = spec.latent, np.zeros(len(kinds))
     if mla is not None:
-        expanded = spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
+        expanded[[not is_linear(kind) for kind in kinds]] = spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
     activated = np.where(moe > 0, routed, float(spec.intermediate_size))
     return LayerExchanges(
         kv_bytes=block * cached * element_bytes,

@@ -1,12 +1,16 @@
-"""Gated DeltaNet: attention that keeps a state in place of a cache (arXiv 2412.06464; Qwen3-Next, Qwen3.5).
+"""Attention that keeps a state in place of a cache.
 
-A head's state is a matrix [key_head_dim, value_head_dim] that every token decays and corrects. Prompts and
-training go through it in chunks (arXiv 2406.06484, §3): within one the work is that of attention, between them
-that of the state, so a block costs as much as one that looks back at `window` tokens, at any length.
+A head's state is a matrix [key_head_dim, value_head_dim] that every token decays and adds to. Prompts and training
+go through it in chunks (arXiv 2406.06484, §3): within one the work is that of attention, between them that of the
+state, so a block costs as much as one that looks back at `window` tokens, at any length.
+
+Gated DeltaNet: arXiv 2412.06464 (Qwen3-Next, Qwen3.5). Kimi Delta Attention: arXiv 2510.26692 (Kimi Linear).
+Lightning attention: arXiv 2401.04658 (MiniMax-01, M1).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +21,11 @@ CHUNK_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class LinearAttention:
-    """Linear heads of the blocks in `layers`; the others attend. kernel: tokens that the convolution sees."""
+class LinearAttention(ABC):
+    """Linear heads of the blocks in `layers`; the others attend.
+
+    kernel: tokens that the convolution sees, 1 where there is none. chunk: tokens that are gone through together.
+    """
 
     key_heads: int
     value_heads: int
@@ -26,6 +33,7 @@ class LinearAttention:
     value_head_dim: int
     kernel: int
     layers: frozenset[int]
+    chunk: int = CHUNK_TOKENS
 
     @property
     def keys(self) -> int:
@@ -37,24 +45,15 @@ class LinearAttention:
         """Width of all values together."""
         return self.value_heads * self.value_head_dim
 
-    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
-        """Return the products of a block: queries, keys, values and the output's gate; decay and step; output."""
-        return (
-            MatrixProduct(hidden_size, 2 * self.keys + 2 * self.values, "outputs"),
-            MatrixProduct(hidden_size, 2 * self.value_heads, "outputs"),
-            MatrixProduct(self.values, hidden_size, "inputs"),
-        )
-
     @property
-    def vectors(self) -> int:
-        """Parameters that are no product's: the convolution, two numbers a head, the norm of a head's output."""
-        return (2 * self.keys + self.values) * self.kernel + 2 * self.value_heads + self.value_head_dim
+    def convolved(self) -> int:
+        """Width of queries, keys and values together."""
+        return 2 * self.keys + self.values
 
     @property
     def state_elements(self) -> int:
         """Numbers that a block keeps for a sequence: the state, and the last tokens of the convolution."""
-        convolved = (2 * self.keys + self.values) * (self.kernel - 1)
-        return self.value_heads * self.key_head_dim * self.value_head_dim + convolved
+        return self.value_heads * self.key_head_dim * self.value_head_dim + self.convolved * (self.kernel - 1)
 
     @property
     def pair_flops(self) -> float:
@@ -63,25 +62,132 @@ class LinearAttention:
 
     @property
     def window(self) -> int:
-        """Tokens that attention of as many FLOPs would look back at.
+        """Tokens that attention of as many FLOPs would look back at."""
+        return round(self.token_flops / self.pair_flops)
 
-        Of a token and head in chunks of C: 2 C (3 k + 2 v) within one, C^2 for the inverse of its triangle, and
-        6 k v for the state, which is read twice and written.
+    @property
+    @abstractmethod
+    def token_flops(self) -> float:
+        """FLOPs of a token beside the products: within its chunk, and those of the state."""
+
+    @abstractmethod
+    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
+        """Return the products of a block."""
+
+    @property
+    @abstractmethod
+    def vectors(self) -> int:
+        """Parameters that are no product's."""
+
+    @property
+    @abstractmethod
+    def kept_elements(self) -> int:
+        """Numbers that a token leaves for the backward pass before the output's norm; states are not kept."""
+
+    @property
+    @abstractmethod
+    def streamed_elements(self) -> float:
+        """Numbers that pass through memory besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDelta(LinearAttention):
+    """Gated DeltaNet: a token corrects what the state says of its key, and all of the state decays alike."""
+
+    @property
+    def token_flops(self) -> float:
+        """Of a head in chunks of C: 2 C (3 k + 2 v) within one, C^2 for the inverse of its triangle, and 6 k v for
+        the state, which is read twice and written.
         """
-        k, v, chunk = self.key_head_dim, self.value_head_dim, CHUNK_TOKENS
-        flops = 2.0 * chunk * (3 * k + 2 * v) + chunk**2 + 6.0 * k * v
-        return round(flops * self.value_heads / self.pair_flops)
+        k, v, chunk = self.key_head_dim, self.value_head_dim, self.chunk
+        return self.value_heads * (2.0 * chunk * (3 * k + 2 * v) + chunk**2 + 6.0 * k * v)
+
+    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
+        """Return the products of a block: queries, keys, values and the output's gate; decay and step; output."""
+        return (
+            MatrixProduct(hidden_size, self.convolved + self.values, "outputs"),
+            MatrixProduct(hidden_size, 2 * self.value_heads, "outputs"),
+            MatrixProduct(self.values, hidden_size, "inputs"),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """The convolution, two numbers a head, the norm of a head's output."""
+        return self.convolved * self.kernel + 2 * self.value_heads + self.value_head_dim
 
     @property
     def kept_elements(self) -> int:
-        """Numbers that a token leaves for the backward pass before the output's norm.
-
-        What the products wrote, the same convolved, and its row of the chunk's inverse in each head; states are
-        computed again.
-        """
-        return 4 * self.keys + 3 * self.values + CHUNK_TOKENS * self.value_heads
+        """What the products wrote, the same convolved, and its row of the chunk's inverse in each head."""
+        return 2 * self.convolved + self.values + self.chunk * self.value_heads
 
     @property
     def streamed_elements(self) -> float:
-        """Numbers that pass through memory besides: what the convolution and the gated norm read and write."""
-        return 2.0 * (2 * self.keys + self.values) + 3.0 * self.values
+        """What the convolution and the gated norm read and write."""
+        return 2.0 * self.convolved + 3.0 * self.values
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDelta(GatedDelta):
+    """Kimi Delta Attention: Gated DeltaNet whose state decays by channel; decay and gate are of low rank."""
+
+    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
+        """Return the products of a block: queries, keys and values; step; latents of decay and gate, and these."""
+        latent = self.value_head_dim
+        return (
+            MatrixProduct(hidden_size, self.convolved, "outputs"),
+            MatrixProduct(hidden_size, self.value_heads, "outputs"),
+            MatrixProduct(hidden_size, 2 * latent, "none"),
+            MatrixProduct(latent, self.keys, "outputs"),
+            MatrixProduct(latent, self.values, "outputs"),
+            MatrixProduct(self.values, hidden_size, "inputs"),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """The convolution, a number a head and one a channel for the decay, the norm of a head's output."""
+        return self.convolved * self.kernel + self.value_heads + self.keys + self.value_head_dim
+
+    @property
+    def kept_elements(self) -> int:
+        """As of Gated DeltaNet, and the latents, and the decay as it was projected and as it is applied."""
+        written = 2 * self.convolved + self.values + 2 * (self.value_head_dim + self.keys)
+        return written + self.chunk * self.value_heads
+
+    @property
+    def streamed_elements(self) -> float:
+        """What the convolution, the decay and the gated norm read and write."""
+        return 2.0 * self.convolved + 2.0 * self.keys + 3.0 * self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Lightning(LinearAttention):
+    """Lightning attention: the state of a head decays by a number that is fixed."""
+
+    @property
+    def token_flops(self) -> float:
+        """Of a head in chunks of C: 2 C (k + v) within one, and 4 k v for the state, which is read and written."""
+        k, v = self.key_head_dim, self.value_head_dim
+        return self.value_heads * (2.0 * self.chunk * (k + v) + 4.0 * k * v)
+
+    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
+        """Return the products of a block: queries, keys and values; the output's gate; output."""
+        return (
+            MatrixProduct(hidden_size, self.convolved, "outputs"),
+            MatrixProduct(hidden_size, self.values, "outputs"),
+            MatrixProduct(self.values, hidden_size, "inputs"),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """The norm of what all heads put out."""
+        return self.values
+
+    @property
+    def kept_elements(self) -> int:
+        """What the products wrote, and queries, keys and values after the activation function."""
+        return 2 * self.convolved + 2 * self.values
+
+    @property
+    def streamed_elements(self) -> float:
+        """What the activation function, the norm and the gate read and write."""
+        return 2.0 * self.convolved + 5.0 * self.values

@@ -17,7 +17,7 @@ from strata.training.plan.legality import misfits, shortfalls
 from strata.training.plan.planner import plan_training
 from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.layer_table import layer_table
-from strata.workload.linear_attention import LinearAttention
+from strata.workload.linear_attention import GatedDelta
 from strata.workload.model import Experts, ModelSpec
 from strata.workload.pins import Pins
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -31,7 +31,7 @@ MIXTURE = ModelSpec(
     intermediate_size=1024, embedding_size=512, experts=Experts(4, 2, 1024),
 )  # fmt: skip
 DENSE = replace(MIXTURE, experts=None)
-HYBRID = replace(MIXTURE, linear=LinearAttention(2, 4, 128, 128, 4, layers=frozenset({0})))
+HYBRID = replace(MIXTURE, linear=GatedDelta(2, 4, 128, 128, 4, layers=frozenset({0})))
 
 
 def case(seed, *, sites=1):

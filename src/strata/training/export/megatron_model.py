@@ -107,6 +107,8 @@ _OTHERWISE: Final = {
     "step3p5": "has more heads in blocks that slide a window, and a gate of one number a head",
     "persimmon": _SQUARED,
     "mpt": "has layer norms without bias and, in place of positions, a bias on scores that falls with distance",
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), "has lightning attention, and Megatron none"),
+    "kimi_linear": "has Kimi Delta Attention in most blocks, and attention without positions in the others",
     "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
 }
 """What families of models do that the arguments above do not say."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from strata.files import FileModel
 from strata.fleet.fleet import Domain, Fleet
 from strata.workload.job import Objective, TrainingJob
-from strata.workload.linear_attention import LinearAttention
+from strata.workload.linear_attention import GatedDelta
 from strata.workload.model import ModelSpec
 from strata.workload.software_schema import SoftwareEntry, software_entry
 
@@ -87,9 +87,10 @@ class PlannedLinearAttention(FileModel):
     layers: list[Index]
 
     @classmethod
-    def of(cls, linear: LinearAttention) -> Self:
+    def of(cls, linear: GatedDelta) -> Self:
         """Return the same of a model's."""
-        return cls(**asdict(linear) | {"layers": sorted(linear.layers)})
+        sizes = {name: size for name, size in asdict(linear).items() if name in cls.model_fields}
+        return cls(**sizes | {"layers": sorted(linear.layers)})
 
 
 class PlannedModel(FileModel):
@@ -141,7 +142,7 @@ class PlannedModel(FileModel):
             if moe
             else None,
             gated_attention=spec.gated_attention,
-            linear=PlannedLinearAttention.of(linear) if linear else None,
+            linear=PlannedLinearAttention.of(linear) if type(linear) is GatedDelta else None,
         )
 
 
