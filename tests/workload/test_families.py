@@ -111,6 +111,14 @@ CONFIGS = {
         "hybrid_layer_pattern": [0, *[1, 1, 1, 1, 0, 1] * 7, 1, 1, 1, 1, 0], "moe_layer_freq": [0, *[1] * 47],
         "sliding_window": 128, "sliding_window_size": 128, "vocab_size": 152576,
     },
+    "nemotron-3-nano-30b-a3b": {
+        "model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52, "num_attention_heads": 32,
+        "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072, "intermediate_size": 1856,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "n_groups": 8,
+        "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128,
+        "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 3712, "mamba_ssm_cache_dtype": "float32",
+    },
     "minimax-text-01": {
         "model_type": "minimax_text_01", "hidden_size": 6144, "num_hidden_layers": 80, "num_attention_heads": 64,
         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9216, "num_local_experts": 32,
@@ -179,6 +187,7 @@ def test_a_model_has_the_parameters_of_its_checkpoint(name, params):
         ("step-3.5-flash", 196e9, 11e9),
         ("minimax-text-01", 456e9, 45.9e9),
         ("kimi-linear-48b-a3b", 49.1e9, 3e9),
+        ("nemotron-3-nano-30b-a3b", 31.6e9, 3.6e9),
     ],
 )
 def test_a_mixture_has_the_parameters_of_its_card(name, params, active):
@@ -270,6 +279,22 @@ def test_kimi_linear_keeps_states_and_latents():
     assert exchanged.recomputed_bytes[2] < exchanged.recomputed_bytes[4]  # it has no latents to expand
 
 
+def test_blocks_may_be_attention_or_an_mlp_alone():
+    nemotron = spec("nemotron-3-nano-30b-a3b")
+    assert nemotron.kinds[1:8] == ("linear", "mlp-moe", "linear", "mlp-moe", "linear", "attention", "mlp-moe")
+    assert nemotron.kv_bytes_per_token(2) == 2 * 6 * 2 * 2 * 128
+    assert nemotron.state_bytes(2) == 2 * 23 * (64 * 64 * 128 + 3 * (64 * 64 + 2 * 8 * 128))
+    assert "keeps it in fp32" in nemotron.notes[0]
+    table = layer_table(nemotron, 4096)
+    assert table.exchanges.attention_flops[2] == 0
+    assert table.exchanges.kv_bytes[2] == 0
+    # In bf16: the norm's input and output, what two products read, and what the scan keeps of a token.
+    mamba, hidden, values, convolved = table.activation_bytes[1], 2688, 4096, 4096 + 2 * 1024
+    assert mamba == 4096 * (2 * (2 * hidden + 2 * convolved + 2 * values + 64) + 4 * 2 * 64)
+    cached = ModelInfo.of(nemotron).kv_bytes(10**6).sum()
+    assert cached == pytest.approx(10**6 * nemotron.kv_bytes_per_token(2) + nemotron.state_bytes(2))
+
+
 def test_ranks_divide_the_heads_of_every_block():
     step = spec("step-3.5-flash")
     assert [step.heads(kind).num_heads for kind in ("dense", "sliding-moe")] == [64, 96]
@@ -313,6 +338,9 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "step3p5", **ROUTED, "share_expert_dim": 8, "layer_types": ["sliding_attention"] * 6,
           "attention_other_setting": {"num_attention_heads": "all"}}, "num_attention_heads: 'all' is not a whole"),
         ({"model_type": "kimi_linear", **ROUTED, "linear_attn_config": [1]}, "linear_attn_config: must be a JSON"),
+        ({"model_type": "nemotron_h"}, "layers_block_type: must be a list of full_attention, attention, linear"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M*X"}, "layers_block_type: must be a list of"),
+        ({"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_bias": True}, "biases are not supported"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: True is not supported"),
         ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},

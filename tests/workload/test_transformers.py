@@ -63,6 +63,12 @@ STEP = {
     "mlp_layer_types": ["dense", *["sparse"] * 3],
 }  # fmt: skip
 
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], **EXPERTS, "n_routed_experts": 8,
+    "moe_shared_expert_intermediate_size": 96, "moe_latent_size": 128, "mamba_num_heads": 8, "mamba_head_dim": 32,
+    "n_groups": 8, "ssm_state_size": 16,
+}  # fmt: skip
+
 
 def built(kind, more, *, device):
     import torch
@@ -116,6 +122,8 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
             {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
         ),
         ("mimo_v2_flash", {"attention_bias": True}),
+        ("nemotron_h", {"hybrid_override_pattern": "M-M*ME", "use_conv_bias": False}),
+        ("nemotron_h", {"moe_latent_size": 1024}),
         ("persimmon", {"qk_layernorm": False}),
         ("hunyuan_v1_moe", {"head_dim": 64, "num_experts": 4, "moe_topk": [2, 2]}),
     ],
@@ -152,6 +160,9 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 2}, 0),
         # Sums over heads of what the index says are no product of ours.
         ("glm_moe_dsa", ROUTED, 0.005),
+        # torch counts the convolution, and how states pass from chunk to chunk; a group is a head here, for each
+        # head works out the scores of its group there.
+        ("nemotron_h", NEMOTRON, 0.003),
         # torch does not count the triangular systems that chunks of linear attention are solved by.
         ("qwen3_5_text", {}, 0.09),
         ("qwen3_next", {**EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 64}, 0.09),

@@ -22,8 +22,9 @@ from strata.simulate.copies import CONTENTION
 from strata.simulate.kernel_rates import kernel_rates
 from strata.simulate.kernels import KernelShape, Scores, again_seconds, kernel_seconds
 from strata.workload.job import Recompute, TrainingJob
+from strata.workload.model import LONE_KINDS
 
-REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0}
+REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0, **dict.fromkeys(LONE_KINDS, 1.0)}
 REDUCTIONS_OF_A_BLOCK: Final = 2.0
 """Tensor-parallel all-reduces per direction: every other kind of layer has one for attention, one for its MLP."""
 
@@ -136,7 +137,7 @@ def _computed(
 def _is_block(job: TrainingJob) -> Floats:
     """Return 1 for blocks and 0 for embedding and head, which are never recomputed (Megatron-LM, arXiv
     1909.08053)."""
-    return np.array([0.0 if kind in REDUCTIONS else 1.0 for kind in job.layers.kinds])
+    return np.array([0.0 if kind in ("embedding", "head") else 1.0 for kind in job.layers.kinds])
 
 
 def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: float) -> Floats:

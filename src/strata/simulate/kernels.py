@@ -66,9 +66,9 @@ class KernelShape:
 def kernel_seconds(layer: LayerKernels, shape: KernelShape, rates: KernelRates) -> tuple[float, float]:
     """Return forward and backward of one layer and microbatch on one device, communication left out [s]."""
     ranks = shape.tensor_parallel
-    products = sum(_product_s(each, shape, rates, in_head=not layer.pair_flops) for each in layer.products)
+    products = sum(_product_s(each, shape, rates, in_head=not layer.is_block) for each in layer.products)
     software, copies = shape.software, _copies(layer)
-    streamed = layer.streamed_elements * (1.0 if software.fused_norms or not layer.pair_flops else _UNFUSED_NORMS)
+    streamed = layer.streamed_elements * (1.0 if software.fused_norms or not layer.is_block else _UNFUSED_NORMS)
     streamed += layer.routed_elements + _activation_elements(layer, software)
     streamed += rates.cast_elements * _operands(layer.products, ranks) * ranks
     streamed_s = streamed * rates.element_bytes * shape.rows / ranks / rates.memory_bytes_per_s
@@ -95,7 +95,7 @@ def kernel_seconds(layer: LayerKernels, shape: KernelShape, rates: KernelRates) 
 
 def again_seconds(layer: LayerKernels, shape: KernelShape, rates: KernelRates) -> float:
     """Return what running half a block's products again takes, and all that is no product nor attention [s]."""
-    if not layer.pair_flops:
+    if not layer.is_block:
         return 0.0
     forward_s, _ = kernel_seconds(layer, replace(shape, sequence_length=0), rates)
     return forward_s - sum(_product_s(each, shape, rates, in_head=False) for each in layer.products) / 2

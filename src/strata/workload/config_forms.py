@@ -108,6 +108,31 @@ def _minimax(keys: ConfigKeys) -> Mapping[str, Any]:
     return {"layer_types": ["full_attention" if kind else "linear_attention" for kind in kinds]}
 
 
+def _nemotron_h(keys: ConfigKeys) -> Mapping[str, Any]:
+    """Each block is attention, Mamba-2, an MLP or experts alone, by a word in a list or a letter of a pattern."""
+    for key in ("use_bias", "attention_bias", "mlp_bias", "mamba_proj_bias"):
+        if keys.data.get(key):
+            keys.fault(key, "biases are not supported")
+    older = {"n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias",
+             "chunk_size": "mamba_chunk_size"}  # fmt: skip
+    common = {name: keys.data[own] for name, own in older.items() if keys.data.get(own) is not None}
+    if keys.data.get("head_dim") is None:
+        common["head_dim"] = keys.data.get("attention_head_dim")
+    listed = keys.data.get("layers_block_type") or keys.data.get("hybrid_override_pattern")
+    kinds = [_LONE.get(str(each), "") for each in listed] if isinstance(listed, str | list) else []
+    if not kinds or "" in kinds:
+        keys.fault("layers_block_type", f"must be a list of {', '.join(key for key in _LONE if len(key) > 1)}")
+        kinds = ["attention"]
+    return {**common, "layers_block_type": kinds, "num_hidden_layers": len(kinds)}
+
+
+_LONE: Final = {
+    "full_attention": "attention", "attention": "attention", "*": "attention",
+    "linear_attention": "linear", "mamba": "linear", "M": "linear",
+    "mlp": "mlp-dense", "-": "mlp-dense", "moe": "mlp-moe", "E": "mlp-moe",
+}  # fmt: skip
+
+
 def _mpt(keys: ConfigKeys) -> Mapping[str, Any]:
     """What transformers runs is what all published ones are: no biases, ALiBi, four times as wide an MLP."""
     attention = keys.data.get("attn_config") or {}
@@ -135,6 +160,7 @@ _FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
     "mimo_v2_flash": _mimo,
     "step3p5": _step,
     "mpt": _mpt,
+    "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,
     "minimax": _minimax,
     "minimax_text_01": _minimax,

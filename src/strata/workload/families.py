@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4", "gemma4", "step"]
+Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4", "gemma4", "step", "nemotron"]
 """How a config says which layers have experts, and how wide these are (`mixtures.py`)."""
 
 Sliding = Literal["", "all", "even", "three-of-four", "last-three-of-four", "five-of-six", "upper", "chunks"]
@@ -15,7 +15,7 @@ every `sliding_window_pattern`-th, all but the first of every four, those from `
 chunks, but for every fourth."""
 
 
-Linear = Literal["", "gated-delta", "kimi-delta", "lightning"]
+Linear = Literal["", "gated-delta", "kimi-delta", "lightning", "mamba2"]
 """Linear attention of some blocks (`linear_attention.py`)."""
 
 
@@ -172,6 +172,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "stablelm": Family(kv_follows=True, layer_norm=True, wide_qk_norm=True, qk_norm_key="qk_layernorm"),
     "persimmon": replace(_GPT2, tied=False, mlp_factor=None, learned_positions=False, qk_norm=True),
     "mpt": Family(tied=True, mha=True, gated_mlp=False, mlp_factor=4),
+    "nemotron_h": Family(head_follows=False, norms_per_layer=1, gated_mlp=False, linear="mamba2",
+                         experts="nemotron"),
     "nemotron": Family(layer_norm=True, gated_mlp=False),
     "arcee": Family(kv_follows=True, gated_mlp=False),
     "cohere": Family(tied=True, kv_follows=True, norms_per_layer=1, wide_qk_norm=True, qk_norm_key="use_qk_norm"),

@@ -38,7 +38,7 @@ _NOT_DECODERS: Final[Mapping[str, str]] = {
         "an encoder": "bert roberta deberta deberta-v2 electra distilbert xlm-roberta modernbert",
         "a vision model": "vit clip siglip dinov2 swin",
         "a model with state-space, convolution or other linear layers": (
-            "mamba mamba2 falcon_mamba falcon_h1 rwkv jamba bamba zamba zamba2 recurrent_gemma nemotron_h "
+            "mamba mamba2 falcon_mamba falcon_h1 rwkv jamba bamba zamba zamba2 recurrent_gemma "
             "granitemoehybrid lfm2 lfm2_moe olmo_hybrid bailing_hybrid"
         ),
     }.items()
@@ -217,6 +217,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         windows=slides,
         latent=latent,
         linear=linear_attention(keys, family.linear, layers, heads=heads, head_dim=head_dim),
+        lone=tuple(keys.data["layers_block_type"]) if model_type == "nemotron_h" else (),
         experts=moe,
         trust=Trust.ANALYTIC if known else Trust.ASSUMED,
         notes=_notes(keys, known=known, nested=nested),
@@ -286,6 +287,8 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append("multi-token-prediction layers are not counted, as in the published size")
     if "shared" in str(keys.data.get("indexer_types")) or keys.data.get("index_topk_freq", 1) != 1:
         notes.append("every layer is counted with an index of its own, some share one")
+    if keys.data.get("mamba_ssm_cache_dtype") == "float32":
+        notes.append("the state of Mamba counts as wide as other caches, and the config keeps it in fp32")
     if keys.data.get("index_topk"):
         notes.append(f"attention is counted to all tokens, not to the {keys.data['index_topk']} that are chosen")
     return tuple(notes)

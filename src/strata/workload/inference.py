@@ -31,6 +31,7 @@ class ModelInfo:
     and looks at, infinite for all.
     flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
     one cached token; prefill_flops_per_token_per_context: to one token of the same prompt.
+    kinds: of the layers, as in `ModelSpec.kinds`; empty: all alike.
     weights: the precision in which the layers' weights are stored.
     embedding_bytes, head_bytes: what the node of the first and of the last layer stores besides; tied_bytes: what
     one node with both stores only once. hidden_bytes: of one token between two layers.
@@ -57,6 +58,7 @@ class ModelInfo:
     experts_per_token: int = 0
     context_limit: int = field(default=0, metadata={UNHASHED: True})
     windows: Floats = field(default_factory=lambda: np.array(np.inf))
+    kinds: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
     weights: str = field(default="bf16", metadata={UNHASHED: True})
     notes: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
 
@@ -92,6 +94,7 @@ class ModelInfo:
             num_experts=spec.experts.num_experts if spec.experts else 0,
             experts_per_token=spec.experts.experts_per_token if spec.experts else 0,
             context_limit=spec.context_limit or 0,
+            kinds=kinds,
             windows=np.array([spec.window(layer) or np.inf for layer in range(1, spec.num_layers + 1)]),
             notes=spec.notes,
         )

@@ -43,6 +43,7 @@ class LayerKernels:
     streamed_elements: read or written by what is no matrix product (norms, residual sums, activation functions,
     logits). routed_elements: the same of what sorts tokens by expert and back. num_kernels: launched.
     linear: attention is linear, `window` what costs the same; no scores of all tokens are ever written.
+    is_block: neither embedding nor head.
     """
 
     products: tuple[MatrixProduct, ...]
@@ -53,3 +54,4 @@ class LayerKernels:
     routed_elements: float
     num_kernels: int
     linear: bool = False
+    is_block: bool = True

@@ -14,7 +14,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.workload.kernels import LayerKernels
 from strata.workload.layers import LayerExchanges, LayerTable
-from strata.workload.model import ModelSpec, is_linear, is_sparse
+from strata.workload.model import ModelSpec, has_attention, has_mlp, is_linear, is_sparse
 
 _STATISTIC_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
@@ -53,7 +53,7 @@ def layer_table(
     kept = {kind: s * _kept_bytes(spec, kind, element_bytes, input_bytes or element_bytes) for kind in set(kinds)}
     if spec.experts is not None and not keeps_expert_outputs:
         for kind in filter(is_sparse, kept):
-            kept[kind] -= s * element_bytes * spec.experts.experts_per_token * spec.hidden_size
+            kept[kind] -= s * element_bytes * spec.experts.experts_per_token * spec.routed_size
     return LayerTable(
         kinds=kinds,
         forward_flops=np.array(flops),
@@ -85,22 +85,22 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
     per_token, width, stored = 0, 0, 0
     if experts is not None:
         per_token = experts.experts_per_token
-        width = (3 if spec.gated_mlp else 2) * h * experts.intermediate_size
+        width = (3 if spec.gated_mlp else 2) * spec.routed_size * experts.intermediate_size
         stored = width * experts.num_experts
-    routed = 0 if experts is None else per_token * experts.intermediate_size + experts.shared_intermediate_size
     # Of latent attention the up-projections are computed again too (arXiv 2412.19437 §3.2.3).
     mla, expanded = spec.latent, np.zeros(len(kinds))
     if mla is not None:
         expanded[[not is_linear(kind) for kind in kinds]] = spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
-    activated = np.where(moe > 0, routed, float(spec.intermediate_size))
+    parts = np.array([_parts(kind) for kind in kinds])
+    activated = np.array([float(spec.mlp_width(kind)) for kind in kinds])
     return LayerExchanges(
         kv_bytes=block * cached * element_bytes,
         query_bytes=block * (s * widths * element_bytes),
         attention_flops=block * (np.array(flops) - matrices),
         expert_params=moe * float(stored),
-        routed_bytes=moe * (s * per_token * h * element_bytes),
+        routed_bytes=moe * (s * per_token * spec.routed_size * element_bytes),
         routed_flops=moe * (2.0 * s * per_token * width),
-        recomputed_bytes=block * s * element_bytes * (2 * h + activated + expanded),
+        recomputed_bytes=block * s * element_bytes * (parts * h + activated + expanded),
         expert_groups=(1, 1) if experts is None else experts.groups,
     )
 
@@ -110,22 +110,23 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     kind, h = spec.kinds[layer], spec.hidden_size
     products = spec.products(kind)
     if kind == "embedding":
-        return LayerKernels(products, 0.0, 0, 0, 2.0 * h, 0.0, 1 + len(products))
+        return LayerKernels(products, 0.0, 0, 0, 2.0 * h, 0.0, 1 + len(products), is_block=False)
     if kind == "head":
         streamed = 2.0 * h + _LOGIT_ELEMENTS * spec.vocab_size
-        return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products))
+        return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products), is_block=False)
     moe = spec.experts if is_sparse(kind) else None
-    width, routed = spec.intermediate_size, 0.0
+    parts, routed = _parts(kind), 0.0
     if moe is not None:
-        width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
         # Copies are read and written to sort them and to pad each expert's, on the way there and back.
-        routed = 8.0 * moe.experts_per_token * h + 2.0 * moe.num_experts
+        routed = 8.0 * moe.experts_per_token * spec.routed_size + 2.0 * moe.num_experts
     # A norm reads and writes, a residual sum reads two and writes one, an activation function reads what the
     # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
-    streamed = 2.0 * spec.norms_per_layer * h + 2 * 3.0 * h + (3.0 if spec.gated_mlp else 2.0) * width
+    streamed = 2.0 * spec.norms_per_layer * h + parts * 3.0 * h
+    streamed += (3.0 if spec.gated_mlp else 2.0) * spec.mlp_width(kind)
+    num_heads = 0
     if spec.linear is not None and is_linear(kind):
         num_heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
-    else:
+    elif has_attention(kind):
         heads = spec.heads(kind)
         num_heads, queries_and_keys = heads.num_heads, heads.queries + heads.num_kv_heads * heads.head_dim
         streamed += (4.0 if heads.qk_norm_params else 2.0) * queries_and_keys
@@ -133,7 +134,7 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
         streamed += 2.0 * heads.outputs + heads.num_heads if spec.gated_heads else 0.0
     return LayerKernels(
         products, spec.attention_flops(kind), spec.window(layer), num_heads, streamed, routed,
-        _SMALL_KERNELS + len(products), is_linear(kind),
+        _SMALL_KERNELS * parts // 2 + len(products), is_linear(kind),
     )  # fmt: skip
 
 
@@ -165,22 +166,31 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     attended = _attended(spec, kind)
     if spec.linear is not None and is_linear(kind):
         statistics, kept = 2 * spec.linear.value_heads, spec.linear.kept_elements
-    else:
+    elif has_attention(kind):
         statistics, kept = spec.heads(kind).num_heads, _attention_elements(spec, kind)
-    read, width = 2 * h, spec.intermediate_size
+    else:
+        statistics, kept = 0, 0
+    read, width = _parts(kind) * h, spec.mlp_width(kind)
     elements = spec.norms_per_layer * h + kept + attended
     if moe is not None:
         # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
-        width = moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
-        elements, read = elements + moe.experts_per_token * h, read + moe.experts_per_token * h
+        copies = moe.experts_per_token * spec.routed_size
+        elements, read = elements + copies + 2 * moe.latent_size, read + copies
         statistics += moe.num_experts
     elements += (2 if spec.gated_mlp else 1) * width
     twice = input_bytes * attended if input_bytes < element_bytes else 0.0
     return element_bytes * elements + input_bytes * (read + width) + twice + _STATISTIC_BYTES * statistics
 
 
+def _parts(kind: str) -> int:
+    """Return how many of attention and MLP a block has."""
+    return has_attention(kind) + has_mlp(kind)
+
+
 def _attended(spec: ModelSpec, kind: str) -> int:
     """Width of what attention puts out, before its last product."""
+    if not has_attention(kind):
+        return 0
     if spec.linear is not None and is_linear(kind):
         return spec.linear.values
     return spec.heads(kind).outputs

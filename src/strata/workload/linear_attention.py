@@ -5,7 +5,7 @@ go through it in chunks (arXiv 2406.06484, §3): within one the work is that of 
 state, so a block costs as much as one that looks back at `window` tokens, at any length.
 
 Gated DeltaNet: arXiv 2412.06464 (Qwen3-Next, Qwen3.5). Kimi Delta Attention: arXiv 2510.26692 (Kimi Linear).
-Lightning attention: arXiv 2401.04658 (MiniMax-01, M1).
+Lightning attention: arXiv 2401.04658 (MiniMax-01, M1). Mamba-2: arXiv 2405.21060 (Nemotron-H).
 """
 
 from __future__ import annotations
@@ -191,3 +191,46 @@ class Lightning(LinearAttention):
     def streamed_elements(self) -> float:
         """What the activation function, the norm and the gate read and write."""
         return 2.0 * self.convolved + 5.0 * self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2(LinearAttention):
+    """Mamba-2: heads share queries and keys in groups (`key_heads`), and a state decays by a number of the token.
+
+    conv_bias: of the convolution.
+    """
+
+    conv_bias: bool = True
+
+    @property
+    def token_flops(self) -> float:
+        """In chunks of C: scores of 2 C k a group, 2 C v a head, and 4 k v for the state, read and written."""
+        scores = 2.0 * self.chunk * self.keys
+        return scores + self.values * (2.0 * self.chunk + 4.0 * self.key_head_dim)
+
+    def products(self, hidden_size: int) -> tuple[MatrixProduct, ...]:
+        """Return the products of a block: queries, keys, values, the output's gate and the step; output."""
+        return (
+            MatrixProduct(hidden_size, self._projected, "outputs"),
+            MatrixProduct(self.values, hidden_size, "inputs"),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """The convolution, three numbers a head, the norm of what all heads put out."""
+        convolution = self.convolved * (self.kernel + (1 if self.conv_bias else 0))
+        return convolution + 3 * self.value_heads + self.values
+
+    @property
+    def kept_elements(self) -> int:
+        """What the first product wrote, and queries, keys and values after the convolution."""
+        return self._projected + self.convolved
+
+    @property
+    def streamed_elements(self) -> float:
+        """What the convolution and the gated norm read and write."""
+        return 2.0 * self.convolved + 3.0 * self.values
+
+    @property
+    def _projected(self) -> int:
+        return self.convolved + self.values + self.value_heads

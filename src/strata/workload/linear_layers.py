@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from strata.workload.config_keys import ConfigKeys
 from strata.workload.families import Linear
-from strata.workload.linear_attention import GatedDelta, KimiDelta, Lightning, LinearAttention
+from strata.workload.linear_attention import GatedDelta, KimiDelta, Lightning, LinearAttention, Mamba2
+from strata.workload.model import LONE_KINDS
 
 
 def linear_attention(
@@ -31,6 +32,18 @@ def linear_attention(
             value_head_dim=keys.size("linear_value_head_dim"),
             kernel=keys.size("linear_conv_kernel_dim"),
             layers=_linear_layers(keys, layers, ["linear_attention"] * (every - 1) + ["full_attention"]),
+        )
+    if form == "mamba2":
+        kinds = keys.each_layer("layers_block_type", layers, LONE_KINDS)
+        return Mamba2(
+            key_heads=keys.size("n_groups"),
+            value_heads=keys.size("mamba_num_heads"),
+            key_head_dim=keys.size("ssm_state_size"),
+            value_head_dim=keys.size("mamba_head_dim"),
+            kernel=keys.size("conv_kernel"),
+            layers=frozenset(layer for layer, kind in enumerate(kinds) if kind == "linear"),
+            chunk=keys.size("chunk_size"),
+            conv_bias=keys.flag("use_conv_bias", default=True),
         )
     return None
 

@@ -14,6 +14,8 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     """Return the experts of a config, None for a family without. Notes faults in `keys`."""
     if not family.experts or (family.experts == "gemma4" and not keys.flag("enable_moe_block", default=False)):
         return None
+    if family.experts == "nemotron" and "mlp-moe" not in keys.data["layers_block_type"]:
+        return None
     if family.experts == "hunyuan":
         keys.same("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
     num_experts = keys.size("num_experts")
@@ -34,6 +36,10 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     width = keys.size("moe_intermediate_size")
     if family.experts == "gemma4":  # beside the dense MLP of every block
         return Experts(num_experts, per_token, width, keys.size("intermediate_size"), scales=True)
+    if family.experts == "nemotron":
+        shared, latent = keys.size("moe_shared_expert_intermediate_size"), keys.size("moe_latent_size", 0, least=0)
+        groups = keys.size("n_group", 1), keys.size("topk_group", 1)
+        return Experts(num_experts, per_token, width, shared, latent_size=latent, groups=groups)
     if family.experts == "step":
         shared = keys.size("share_expert_dim")
         return Experts(num_experts, per_token, width, shared, dense_layers=_deepseek_dense(keys, layers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
+from typing import Final
 
 from strata.decision import UNHASHED, Trust
 from strata.workload.heads import Heads, OtherHeads
@@ -44,7 +45,8 @@ class Experts:
 
     intermediate_size: of one routed expert; shared_intermediate_size: of all shared experts together, 0 for none;
     shared_gate: the shared expert's output is gated per token (Qwen2-MoE); bias: experts and router have biases
-    (gpt-oss); scales: each expert's output is multiplied by a number of its own (Gemma 4).
+    (gpt-oss); scales: each expert's output is multiplied by a number of its own (Gemma 4); latent_size: of
+    what routed experts work on, projected from the hidden state and back; 0: on that itself (Nemotron 3).
     """
 
     num_experts: int
@@ -54,6 +56,7 @@ class Experts:
     shared_gate: bool = False
     bias: bool = False
     scales: bool = False
+    latent_size: int = 0
     dense_layers: frozenset[int] = frozenset()
     groups: tuple[int, int] = (1, 1)
 
@@ -66,6 +69,20 @@ def is_sparse(kind: str) -> bool:
 def is_linear(kind: str) -> bool:
     """Return whether a kind of layer has linear attention."""
     return kind.startswith("linear")
+
+
+def has_attention(kind: str) -> bool:
+    """Return whether a kind of block attends or has linear attention: all do but those that are an MLP alone."""
+    return not kind.startswith("mlp-")
+
+
+def has_mlp(kind: str) -> bool:
+    """Return whether a kind of block has an MLP or experts: all do but those that are attention alone."""
+    return kind not in ("attention", "linear")
+
+
+LONE_KINDS: Final = ("attention", "linear", "mlp-dense", "mlp-moe")
+"""Of blocks that are attention or an MLP alone."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,7 @@ class ModelSpec:
     value_head_dim: of a value, 0: as wide as a key. other: heads of some blocks that are not those named here.
     windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
     linear: of the blocks that keep a state in place of a cache.
+    lone: the kind of each block where blocks are attention or an MLP alone (Nemotron-H); empty: they are both.
     notes: what a reader of the figures should know.
     """
 
@@ -121,6 +139,7 @@ class ModelSpec:
     windows: tuple[int, ...] = ()
     latent: LatentAttention | None = None
     linear: LinearAttention | None = None
+    lone: tuple[str, ...] = ()
     experts: Experts | None = None
     trust: Trust = Trust.ANALYTIC
     notes: tuple[str, ...] = ()
@@ -143,12 +162,12 @@ class ModelSpec:
     def can_be_profiled(self) -> bool:
         """Whether `strata profile` times its blocks: those of plain heads, all alike, without a gate."""
         is_plain = self.latent is None and self.linear is None and self.other is None and not self.value_head_dim
-        return is_plain and not (self.gated_attention or self.gated_heads)
+        return is_plain and not (self.gated_attention or self.gated_heads or self.lone)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, or with the name of other
-        heads before it, then head.
+        heads before it, or one of LONE_KINDS, then head.
         """
         return ("embedding", *(self._kind(i) for i in range(self.num_layers)), "head")
 
@@ -199,6 +218,8 @@ class ModelSpec:
         """Return how many numbers a block caches for one token in its window: keys and values, or the latent of
         both; of linear attention its state, spread over the window.
         """
+        if not has_attention(kind):
+            return 0
         if self.linear is not None and is_linear(kind):
             return self.linear.state_elements / self.linear.window
         if self.latent is not None:
@@ -226,6 +247,8 @@ class ModelSpec:
         projections are absorbed into query and output, which takes as many FLOPs a token, but attention works
         on latents (arXiv 2405.04434 §2.1.2).
         """
+        if not has_attention(kind):
+            return 0.0
         if self.linear is not None and is_linear(kind):
             return self.linear.pair_flops
         if self.latent is None:
@@ -242,7 +265,23 @@ class ModelSpec:
             return 0
         return sum(product.params for product in self._feed_forward(self.experts.intermediate_size, self.experts))
 
+    @property
+    def routed_size(self) -> int:
+        """Width of what routed experts read and write."""
+        return self.hidden_size if self.experts is None else self.experts.latent_size or self.hidden_size
+
+    def mlp_width(self, kind: str) -> int:
+        """Width inside the MLP of a block, of all experts of a token together; 0 without."""
+        if not has_mlp(kind):
+            return 0
+        moe = self.experts
+        if moe is None or not is_sparse(kind):
+            return self.intermediate_size
+        return moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
+
     def _kind(self, layer: int) -> str:
+        if self.lone:
+            return self.lone[layer]
         mlp = "dense" if self.experts is None or layer in self.experts.dense_layers else "moe"
         if self.other is not None and layer in self.other.layers:
             return f"{self.other.name}-{mlp}"
@@ -260,9 +299,10 @@ class ModelSpec:
         if kind == "head":
             head = MatrixProduct(e, self.vocab_size, "outputs")
             return (head,) if e == h else (MatrixProduct(h, e, "none"), head)
+        mlp = self._mlp_products(kind) if has_mlp(kind) else ()
         if self.linear is not None and is_linear(kind):
-            return self.linear.products(h) + self._mlp_products(kind)
-        return self._attention_products(kind) + self._mlp_products(kind)
+            return self.linear.products(h) + mlp
+        return (self._attention_products(kind) if has_attention(kind) else ()) + mlp
 
     def _matrices(self, kind: str, *, active: bool) -> int:
         return sum(product.active_params if active else product.params for product in self.products(kind))
@@ -276,10 +316,11 @@ class ModelSpec:
             norm = self._norm if self.final_norm else 0
             bias = self.vocab_size if self.head_bias else 0
             return norm + self._matrices(kind, active=active) + bias - (table if self.tied_embeddings else 0)
-        vectors = self.norms_per_layer * self._norm + self._mlp_vectors(kind, active=active)
+        vectors = self.norms_per_layer * self._norm
+        vectors += self._mlp_vectors(kind, active=active) if has_mlp(kind) else 0
         if self.linear is not None and is_linear(kind):
             vectors += self.linear.vectors
-        else:
+        elif has_attention(kind):
             vectors += self._attention_vectors(kind)
         return vectors + self._matrices(kind, active=active)
 
@@ -324,14 +365,20 @@ class ModelSpec:
             return self._feed_forward(self.intermediate_size)
         router = MatrixProduct(self.hidden_size, moe.num_experts + (1 if moe.shared_gate else 0), "none")
         shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else ()
-        return (router, *self._feed_forward(moe.intermediate_size, moe), *shared)
+        routed = self._feed_forward(moe.intermediate_size, moe)
+        if moe.latent_size:
+            into = MatrixProduct(self.hidden_size, moe.latent_size, "none")
+            back = MatrixProduct(moe.latent_size, self.hidden_size, "none")
+            return (router, into, *routed, back, *shared)
+        return (router, *routed, *shared)
 
     def _feed_forward(self, width: int, experts: Experts | None = None) -> tuple[MatrixProduct, ...]:
         copies, groups = (1, 1) if experts is None else (experts.experts_per_token, experts.num_experts)
         into = (2 if self.gated_mlp else 1) * width
+        hidden = self.hidden_size if experts is None else self.routed_size
         return (
-            MatrixProduct(self.hidden_size, into, "outputs", copies, groups),
-            MatrixProduct(width, self.hidden_size, "inputs", copies, groups),
+            MatrixProduct(hidden, into, "outputs", copies, groups),
+            MatrixProduct(width, hidden, "inputs", copies, groups),
         )
 
     def _mlp_vectors(self, kind: str, *, active: bool) -> int:

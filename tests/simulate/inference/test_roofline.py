@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -125,6 +127,16 @@ def test_a_prompt_pays_the_all_reduces_that_training_pays(ranks: int) -> None:
 
     of_training = np.diff(trained.forward) - np.diff(trained.useful) / 3
     assert (together - alone)[:-1] == pytest.approx(of_training[1:-1], abs=1e-12)
+
+
+def test_a_block_of_attention_or_an_mlp_alone_has_one_all_reduce() -> None:
+    whole = served("llama-3.1-8b")
+    half = replace(whole, kinds=("attention", "mlp-dense") * (whole.num_layers // 2))
+    late = A100._replace(ranks=8, intra_bandwidth_bytes_per_s=300e9, intra_latency_s=5e-6)
+    waits, half_waits = (decode_s(m, late, batch=1, context=128) - decode_s(m, A100, batch=1, context=128)
+                         for m in (whole, half))  # fmt: skip
+    assert half_waits[:-1] == pytest.approx(waits[:-1] / 2)
+    assert half_waits[-1] == waits[-1]
 
 
 def test_decoding_waits_for_the_latency_of_every_all_reduce() -> None:

@@ -121,7 +121,8 @@ def _reductions_s(model: ModelInfo, rates: Rates, tokens: float, head_tokens: fl
         )
         for count in (tokens, head_tokens)
     ]
-    layers = [REDUCTIONS_OF_A_BLOCK * once[0]] * model.num_layers
+    kinds = model.kinds or ("dense",) * model.num_layers
+    layers = [REDUCTIONS.get(kind, REDUCTIONS_OF_A_BLOCK) * once[0] for kind in kinds]
     return np.stack([*layers, REDUCTIONS["head"] * once[1]], axis=-1)
 
 
