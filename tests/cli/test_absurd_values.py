@@ -50,7 +50,7 @@ def test_a_time_limit_and_a_price_need_their_unit(tmp_path, capsys):
 @pytest.mark.parametrize(
     "config",
     [
-        {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432},
+        {"model_type": "ctrl", "n_embd": 1280, "n_layer": 48, "n_head": 16, "dff": 8192, "vocab_size": 246534},
         {"model_type": "xglm", "d_model": 1024, "num_layers": 24, "attention_heads": 16, "vocab_size": 256008},
     ],
 )

@@ -295,6 +295,20 @@ def test_blocks_may_be_attention_or_an_mlp_alone():
     assert cached == pytest.approx(10**6 * nemotron.kv_bytes_per_token(2) + nemotron.state_bytes(2))
 
 
+def test_an_index_caches_a_key_of_its_own():
+    keys = {
+        **TINY, "model_type": "minimax_m3_vl_text", "num_local_experts": 4, "num_experts_per_tok": 2,
+        "dense_intermediate_size": 256, "shared_intermediate_size": 64, "moe_layer_freq": [0, 1, 1, 1, 1, 1],
+        "sparse_attention_config": {"sparse_attention_freq": [0, 0, 1, 1, 1, 1], "sparse_num_index_heads": 2,
+                                    "sparse_index_dim": 16, "sparse_topk_blocks": 16},
+    }  # fmt: skip
+    found = model_from_keys(keys, path="", name="tiny")
+    assert found.kinds[1:-1] == ("dense", "moe", *["indexed-moe"] * 4)
+    assert found.kv_bytes_per_token(2) == 2 * (6 * 2 * 2 * 8 + 4 * 16)
+    assert found.attention_flops("indexed-moe") - found.attention_flops("moe") == 2 * 2 * 16
+    assert found.notes == ("attention is counted to all tokens, not to the 16 blocks that are chosen",)
+
+
 def test_ranks_divide_the_heads_of_every_block():
     step = spec("step-3.5-flash")
     assert [step.heads(kind).num_heads for kind in ("dense", "sliding-moe")] == [64, 96]
@@ -341,6 +355,7 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "nemotron_h"}, "layers_block_type: must be a list of full_attention, attention, linear"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M*X"}, "layers_block_type: must be a list of"),
         ({"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_bias": True}, "biases are not supported"),
+        ({"model_type": "minimax_m3_vl_text", "sparse_attention_config": 1}, "sparse_attention_config: must be a"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: True is not supported"),
         ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},

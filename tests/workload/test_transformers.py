@@ -27,6 +27,10 @@ GIVEN = {
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},
     "kimi_k2": {},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+    },
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "qwen3_moe": {"head_dim": 128},
@@ -63,6 +67,12 @@ STEP = {
     "mlp_layer_types": ["dense", *["sparse"] * 3],
 }  # fmt: skip
 
+MINIMAX3 = {
+    "num_local_experts": 8, "num_experts_per_tok": 2,
+    "dense_intermediate_size": 384, "shared_intermediate_size": 96,
+    "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3], "mlp_layer_types": ["dense", *["sparse"] * 3],
+    "index_head_dim": 16, "index_block_size": 64, "rotary_dim": 16,
+}  # fmt: skip
 NEMOTRON = {
     "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], **EXPERTS, "n_routed_experts": 8,
     "moe_shared_expert_intermediate_size": 96, "moe_latent_size": 128, "mamba_num_heads": 8, "mamba_head_dim": 32,
@@ -153,6 +163,7 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("gemma4_text", {**GEMMA4, **MIXTURE4, "hidden_size_per_layer_input": 0}, 0),
         ("mimo_v2_flash", {**ROUTED, "num_key_value_heads": 2, "v_head_dim": 16, "sliding_window": 4096}, 0),
         ("step3p5", STEP, 0),
+        ("minimax_m3_vl_text", MINIMAX3, 0),
         ("minimax", {"num_local_experts": 8, "block_size": 64}, 0),
         ("hunyuan_v1_moe", {"num_experts": 8, "moe_topk": 2}, 0),
         ("afmoe", {**EXPERTS, "num_experts": 8, "num_dense_layers": 1}, 0),

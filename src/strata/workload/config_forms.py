@@ -133,6 +133,29 @@ _LONE: Final = {
 }  # fmt: skip
 
 
+def _minimax_m3(keys: ConfigKeys) -> Mapping[str, Any]:
+    """`intermediate_size` is an expert's; those of the index may stand apart, with lists of flags."""
+    layers, apart = keys.size("num_hidden_layers", most=MAX_LAYERS), keys.data.get("sparse_attention_config") or {}
+    if not isinstance(apart, Mapping):
+        keys.fault("sparse_attention_config", "must be a JSON object")
+        apart = {}
+    names = {"sparse_num_index_heads": "index_n_heads", "sparse_index_dim": "index_head_dim",
+             "sparse_topk_blocks": "index_topk_blocks"}  # fmt: skip
+    common = {common: apart[own] for own, common in names.items() if own in apart}
+    chosen, sparse = apart.get("sparse_attention_freq"), keys.data.get("moe_layer_freq")
+    if not keys.data.get("layer_types"):
+        flags = chosen if isinstance(chosen, list) else [0] * layers
+        common["layer_types"] = ["minimax_m3_sparse" if flag else "full_attention" for flag in flags]
+    if not keys.data.get("mlp_layer_types"):
+        flags = sparse if isinstance(sparse, list) else [1] * layers
+        common["mlp_layer_types"] = ["sparse" if flag else "dense" for flag in flags]
+    common["moe_intermediate_size"] = keys.data.get("intermediate_size")
+    common["sliding_window"] = None  # no block has
+    common["intermediate_size"] = keys.data.get("dense_intermediate_size")
+    common["share_expert_dim"] = keys.data.get("shared_intermediate_size")
+    return common
+
+
 def _mpt(keys: ConfigKeys) -> Mapping[str, Any]:
     """What transformers runs is what all published ones are: no biases, ALiBi, four times as wide an MLP."""
     attention = keys.data.get("attn_config") or {}
@@ -160,6 +183,7 @@ _FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
     "mimo_v2_flash": _mimo,
     "step3p5": _step,
     "mpt": _mpt,
+    "minimax_m3_vl_text": _minimax_m3,
     "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,
     "minimax": _minimax,

@@ -125,6 +125,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "minimax_text_01": _MINIMAX,
     "minimax_m1": _MINIMAX,
     "minimax_m2": Family(head_follows=False, wide_qk_norm=True, experts="mixtral"),
+    "minimax_m3_vl_text": Family(head_follows=False, qk_norm=True, experts="step"),
     "ernie4_5": Family(tied=True, head_follows=False, bias_key="use_bias"),
     "ernie4_5_moe": Family(tied=True, bias_key="use_bias", experts="ernie"),
     "dots1": Family(kv_follows=True, qk_norm=True, experts="deepseek", window="upper"),

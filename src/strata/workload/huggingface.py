@@ -175,7 +175,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
     slides = windows(keys, family.window, layers)
     qk_norm_params = head_dim * qk_norms if has_qk_norm else 0
     base = Heads(heads, kv_heads, head_dim, value_dim, qk_norm_params=qk_norm_params)
-    other = other_heads(keys, model_type, base, slides)
+    other = other_heads(keys, model_type, base, windows=slides, layers=layers)
     # A mixture of Gemma 4 stands beside a dense MLP: norms before and after both, and the router's own.
     norms = 2 * family.norms_per_layer if family.experts == "gemma4" and moe else family.norms_per_layer
     width = hidden * family.mlp_factor if family.mlp_factor is not None else None
@@ -289,6 +289,9 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append("every layer is counted with an index of its own, some share one")
     if keys.data.get("mamba_ssm_cache_dtype") == "float32":
         notes.append("the state of Mamba counts as wide as other caches, and the config keeps it in fp32")
+    if keys.data.get("index_topk_blocks") and "minimax_m3_sparse" in str(keys.data.get("layer_types")):
+        blocks = keys.data["index_topk_blocks"]
+        notes.append(f"attention is counted to all tokens, not to the {blocks} blocks that are chosen")
     if keys.data.get("index_topk"):
         notes.append(f"attention is counted to all tokens, not to the {keys.data['index_topk']} that are chosen")
     return tuple(notes)

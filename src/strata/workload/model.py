@@ -329,8 +329,10 @@ class ModelSpec:
         if mla is None:
             heads = self.heads(kind)
             gate = heads.outputs if self.gated_attention else heads.num_heads if self.gated_heads else 0
+            index = MatrixProduct(h, (heads.index_heads + 1) * heads.index_head_dim, "none")
             return (
                 MatrixProduct(h, heads.projected + gate, "outputs"),
+                *((index,) if heads.index_heads else ()),
                 MatrixProduct(heads.outputs, h, "inputs"),
             )
         rank = mla.q_lora_rank
@@ -354,6 +356,7 @@ class ModelSpec:
         if self.latent is None:
             heads = self.heads(kind)
             bias += heads.qk_norm_params + (heads.num_heads if heads.sinks else 0)
+            bias += 2 * heads.index_head_dim  # norms of the index's queries and key
             return bias + (heads.projected if self.qkv_bias else 0)
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
         bias += 2 * self.latent.index_head_dim  # a layer norm

@@ -1,6 +1,7 @@
 """Blocks whose heads are not those of the model's other blocks, as each family's config says it.
 
-Sources: the configuration and modeling classes of Hugging Face transformers (gemma4, mimo_v2_flash, step3p7).
+Sources: the configuration and modeling classes of Hugging Face transformers (gemma4, mimo_v2_flash,
+step3p7, minimax_m3_vl).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from strata.workload.config_keys import ConfigKeys
 from strata.workload.heads import Heads, OtherHeads
 
 
-def other_heads(keys: ConfigKeys, model_type: object, base: Heads, windows: tuple[int, ...]) -> OtherHeads | None:
+def other_heads(
+    keys: ConfigKeys, model_type: object, base: Heads, *, windows: tuple[int, ...], layers: int
+) -> OtherHeads | None:
     """Return the heads of the blocks that have others than `base`, None where there are none."""
     sliding = frozenset(layer for layer, window in enumerate(windows) if window)
     full = frozenset(range(len(windows))) - sliding
@@ -23,6 +26,13 @@ def other_heads(keys: ConfigKeys, model_type: object, base: Heads, windows: tupl
         return OtherHeads("sliding", sliding, _mimo(keys, base))
     if model_type == "step3p5" and sliding:
         return OtherHeads("sliding", sliding, replace(base, num_heads=_step(keys, base)))
+    if model_type == "minimax_m3_vl_text":
+        kinds = keys.each_layer("layer_types", layers, ("full_attention", "minimax_m3_sparse"))
+        chosen = frozenset(layer for layer, kind in enumerate(kinds) if kind == "minimax_m3_sparse")
+        if not chosen:
+            return None
+        heads, size = keys.size("index_n_heads"), keys.size("index_head_dim")
+        return OtherHeads("indexed", chosen, replace(base, index_heads=heads, index_head_dim=size))
     return None
 
 

@@ -110,6 +110,7 @@ _OTHERWISE: Final = {
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), "has lightning attention, and Megatron none"),
     "kimi_linear": "has Kimi Delta Attention in most blocks, and attention without positions in the others",
     "nemotron_h": f"has blocks of Mamba, attention or an MLP alone (--hybrid-layer-pattern), and {_SQUARED}",
+    "minimax_m3_vl_text": "chooses in most blocks the tokens to attend to, which is not among these arguments",
     "minimax_m2": "norms queries and keys of all heads together, and Megatron each head's",
 }
 """What families of models do that the arguments above do not say."""
