@@ -356,6 +356,8 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M*X"}, "layers_block_type: must be a list of"),
         ({"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_bias": True}, "biases are not supported"),
         ({"model_type": "minimax_m3_vl_text", "sparse_attention_config": 1}, "sparse_attention_config: must be a"),
+        ({"model_type": "molmo2_text", "qk_norm_type": "llama"}, "qk_norm_type: only norms of queries and keys"),
+        ({"model_type": "molmo2_text", "tie_word_embeddings": True}, "the embedding has rows that the head"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: True is not supported"),
         ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not supported"),
         ({"model_type": "qwen3_5_text", "head_dim": 32, "layer_types": ["linear_attention"] * 5, **LINEAR},

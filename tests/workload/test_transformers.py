@@ -135,6 +135,7 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
         ("nemotron_h", {"hybrid_override_pattern": "M-M*ME", "use_conv_bias": False}),
         ("nemotron_h", {"moe_latent_size": 1024}),
         ("persimmon", {"qk_layernorm": False}),
+        ("molmo2_text", {"qk_norm_type": "olmo", "attention_bias": True, "additional_vocab_size": 0}),
         ("hunyuan_v1_moe", {"head_dim": 64, "num_experts": 4, "moe_topk": [2, 2]}),
     ],
 )

@@ -136,6 +136,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "hunyuan_v1_moe": Family(kv_follows=True, qk_norm=True, experts="hunyuan"),
     "hy_v3": Family(head_follows=False, qk_norm=True, experts="deepseek"),
     "seed_oss": Family(head_follows=False, biases_output=False),
+    "molmo2_text": Family(head_follows=False, biases_output=False, qk_norm=True),
     "smollm3": Family(tied=True),
     "granite": Family(kv_follows=True),
     "granitemoe": Family(kv_follows=True, experts="mixtral"),
@@ -186,4 +187,4 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "flex_olmo": replace(_OLMO, experts="mixtral"),
     "llama4_text": Family(experts="llama4", window="chunks"),
 }  # fmt: skip
-"""Of `falcon`, `stablelm`, `persimmon` and `gpt_bigcode` the config says more (`huggingface.py`)."""
+"""Of falcon, stablelm, persimmon and molmo2_text the config says more (`huggingface.py`, `config_forms.py`)."""

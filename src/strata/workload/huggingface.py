@@ -151,6 +151,8 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         family = stablelm(keys)
     if model_type == "persimmon":
         family = replace(family, qk_norm=keys.flag("qk_layernorm", default=True))
+    if model_type == "molmo2_text":
+        family = molmo2(keys)
     in_common_keys(keys, model_type)
     if model_type == "phi" and keys.flag("qk_layernorm", default=False):
         keys.fault("qk_layernorm", "normed queries and keys of Phi are not supported")
@@ -196,6 +198,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         embedding_size=keys.size("word_embed_proj_dim", hidden) if model_type == "opt" else hidden,
         gated_mlp=family.gated_mlp,
         tied_embeddings=keys.flag("tie_word_embeddings", default=family.tied),
+        added_rows=keys.size("additional_vocab_size", 128, least=0) if model_type == "molmo2_text" else 0,
         num_positions=positions + family.position_offset if positions else 0,
         max_sequence_length=positions or None,
         context_limit=_context_limit(keys.data),
@@ -242,6 +245,16 @@ def stablelm(keys: ConfigKeys) -> Family:
     """Return what a StableLM has: its config says how many norms, and whether there are biases."""
     norms = 1 if keys.flag("use_parallel_residual", default=False) else 2
     return replace(FAMILIES["stablelm"], norms_per_layer=norms, qkv_bias=keys.flag("use_qkv_bias", default=False))
+
+
+def molmo2(keys: ConfigKeys) -> Family:
+    """Return what a Molmo 2 has: its config says of what the norms of queries and keys are."""
+    kind = keys.data.get("qk_norm_type", "qwen3")
+    if kind not in ("qwen3", "olmo") or not keys.flag("use_qk_norm", default=True):
+        keys.fault("qk_norm_type", "only norms of queries and keys as Qwen3 or OLMo has them are supported")
+    if keys.flag("tie_word_embeddings", default=False):
+        keys.fault("tie_word_embeddings", "the embedding has rows that the head has not")
+    return replace(FAMILIES["molmo2_text"], qk_norm=kind == "qwen3", wide_qk_norm=kind == "olmo")
 
 
 def _refuse_unlike_llama(keys: ConfigKeys) -> None:

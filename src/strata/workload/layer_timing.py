@@ -83,7 +83,7 @@ def _slowest(ranks: Sequence[TimedLayer]) -> TimedLayer:
 def _check(spec: ModelSpec, conditions: Conditions) -> None:
     ranks = conditions.tensor_parallel
     if not spec.can_be_profiled:
-        kind = "multi-head latent" if spec.latent is not None else "linear or gated"
+        kind = "multi-head latent" if spec.latent is not None else "linear, gated or uneven"
         raise UsageError(f"{spec.name}: {kind} attention is not timed", hint="strata calibrate LOG, of your runs")
     sizes = {"attention heads": spec.num_heads, "key-value heads": spec.num_kv_heads}
     if wrong := [f"{size} {what}" for what, size in sizes.items() if size % ranks]:

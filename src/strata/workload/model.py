@@ -90,6 +90,7 @@ class ModelSpec:
     """The shape of a decoder-only transformer.
 
     embedding_size: width of the token embedding; other than `hidden_size` in OPT-350M only, which projects.
+    added_rows: of the embedding, for tokens that the head never gives (Molmo 2).
     num_positions: rows of a learned position table, 0 for rotary positions.
     max_sequence_length: what the position table allows; None where positions are computed.
     context_limit: tokens that the model takes according to its config; None where that says nothing. It decides no
@@ -118,6 +119,7 @@ class ModelSpec:
     embedding_size: int
     gated_mlp: bool = True
     tied_embeddings: bool = False
+    added_rows: int = 0
     num_positions: int = 0
     max_sequence_length: int | None = None
     context_limit: int | None = field(default=None, metadata={UNHASHED: True})
@@ -311,6 +313,7 @@ class ModelSpec:
         table = self.vocab_size * self.embedding_size
         if kind == "embedding":
             norm = self._norm if self.embedding_norm else 0
+            table += self.added_rows * self.embedding_size
             return table + self._matrices(kind, active=active) + self.num_positions * self.hidden_size + norm
         if kind == "head":
             norm = self._norm if self.final_norm else 0
