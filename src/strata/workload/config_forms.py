@@ -40,7 +40,7 @@ def _gemma4(keys: ConfigKeys) -> Mapping[str, Any]:
     listed, layers = keys.data.get("layer_types"), keys.size("num_hidden_layers")
     if not isinstance(listed, list):
         listed = [_sliding((layer + 1) % 6 != 0) for layer in range(min(layers, MAX_LAYERS))]
-    return {"layer_types": [*listed[:-1], "full_attention"]}
+    return {"layer_types": [*listed[:-1], "full_attention"], **_window(keys)}
 
 
 def _mimo(keys: ConfigKeys) -> Mapping[str, Any]:
@@ -54,13 +54,14 @@ def _mimo(keys: ConfigKeys) -> Mapping[str, Any]:
         sparse = experts if isinstance(experts, list) else [layer > 0 for layer in layers]
         common["mlp_layer_types"] = ["sparse" if has else "dense" for has in sparse]
     if keys.data.get("sliding_window_size") is not None:  # it does not count the token that looks back
-        common["sliding_window"] = keys.size("sliding_window_size") + 1
-    return common
+        return {**common, "sliding_window": keys.size("sliding_window_size") + 1, "use_sliding_window": True}
+    return {**common, **_window(keys)}
 
 
 def _step(keys: ConfigKeys) -> Mapping[str, Any]:
     """Lists of layers may go on with those that predict further tokens, which are not counted."""
-    layers, common = keys.size("num_hidden_layers", most=MAX_LAYERS), {}
+    layers = keys.size("num_hidden_layers", most=MAX_LAYERS)
+    common = _window(keys) if "sliding_attention" in str(keys.data.get("layer_types")) else {}
     for key in ("layer_types", "mlp_layer_types"):
         listed = keys.data.get(key)
         if isinstance(listed, list):
@@ -85,7 +86,7 @@ def _kimi_linear(keys: ConfigKeys) -> Mapping[str, Any]:
         return {}
     names = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
              "short_conv_kernel_size": "linear_conv_kernel_dim"}  # fmt: skip
-    common = {common: given[own] for own, common in names.items() if own in given}
+    common = {name: given[own] for own, name in names.items() if own in given}
     if not keys.data.get("layer_types"):
         full = given.get("full_attn_layers")
         if full and not isinstance(full, list):
@@ -134,14 +135,14 @@ _LONE: Final = {
 
 
 def _minimax_m3(keys: ConfigKeys) -> Mapping[str, Any]:
-    """`intermediate_size` is an expert's; those of the index may stand apart, with lists of flags."""
+    """`intermediate_size` is an expert's; sizes of the index may stand apart, with a flag a layer."""
     layers, apart = keys.size("num_hidden_layers", most=MAX_LAYERS), keys.data.get("sparse_attention_config") or {}
     if not isinstance(apart, Mapping):
         keys.fault("sparse_attention_config", "must be a JSON object")
         apart = {}
     names = {"sparse_num_index_heads": "index_n_heads", "sparse_index_dim": "index_head_dim",
              "sparse_topk_blocks": "index_topk_blocks"}  # fmt: skip
-    common = {common: apart[own] for own, common in names.items() if own in apart}
+    common = {name: apart[own] for own, name in names.items() if own in apart}
     chosen, sparse = apart.get("sparse_attention_freq"), keys.data.get("moe_layer_freq")
     if not keys.data.get("layer_types"):
         flags = chosen if isinstance(chosen, list) else [0] * layers
@@ -169,6 +170,11 @@ def _mpt(keys: ConfigKeys) -> Mapping[str, Any]:
         if keys.data.get(key, value) != value:
             keys.fault(key, f"{keys.data[key]!r} is not supported")
     return {"max_position_embeddings": keys.data.get("max_seq_len")}
+
+
+def _window(keys: ConfigKeys) -> dict[str, Any]:
+    """Return the window, which must be there where the heads of a block depend on whether it slides."""
+    return {"sliding_window": keys.size("sliding_window"), "use_sliding_window": True}
 
 
 def _sliding(does: object) -> str:
