@@ -89,6 +89,7 @@ SAMPLES = {
     "queue-full": {"waiting": 10_000},
     "makes-room": {},
     "plan-kept": {"pipelines": 3},
+    "times-unforeseen": {"times": 2.5},
     "holds-no-layer": {"need": "2.3MiB", "batch": 8, "have": "97KiB"},
     "batch-cut": {"asked": 8, "batch": 2},
     "fewer-tokens": {"ratio": 0.91},

@@ -154,6 +154,20 @@ def pool_of(
     return NodePool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held, kv=kv)
 
 
+def work_s(
+    nodes: Sequence[Node], model: ModelInfo, demand: Demand, *, calibration: Calibration | None = None
+) -> Floats:
+    """Return how long the whole model would keep each node in a decode step of the demanded batch [N]: what was
+    measured, else what is expected, the prompts that a step carries included.
+    """
+    decode, prefill = expected_terms(nodes, model, demand, _USUAL)
+    times = [decode_steps(demand.batch, node.step_sequences) for node in nodes]
+    steps = _seconds(nodes, decode, "decode", calibration, times=times)
+    prompts = _seconds(nodes, prefill, "prefill", calibration, times=[1] * len(nodes))
+    work: Floats = steps.sum(axis=1) + demand.batch / max(demand.output_tokens, 1) * prompts.sum(axis=1)
+    return work
+
+
 def layout_of(
     nodes: Sequence[Node],
     pipelines: Sequence[Pipeline],

@@ -367,6 +367,46 @@ def test_what_a_block_took_in_an_earlier_life_is_forgotten():
     assert abs(layers(cluster)["a"] - layers(cluster)["b"]) <= 2
 
 
+def works(cluster, **seconds):
+    """Have nodes measure steps over the layers they have, and time pass until a plan may follow."""
+    held = {s.node_id: (s.first, s.end) for stages in cluster.core.serving() for s in stages}
+    for name, each_s in seconds.items():
+        first, end = held[name]
+        steps = tuple(StepSample("decode", first, end, n, 0.0, each_s * (end - first)) for n in (1, 1, 1, 8, 8, 8))
+        for _ in range(4):  # until what was measured before counts for little
+            cluster.tell(Heartbeat(name, 1, samples=steps))
+    cluster.run(100.0)
+
+
+def test_layers_leave_a_node_that_has_become_slower_than_the_plan_had_it():
+    """Found by use: for a slower node its layers were kept for ever, however far off the plan's times were."""
+    cluster = Cluster()
+    cluster.join("a", "b", samples={"a": block(0.01), "b": block(0.01)})
+    assert abs(layers(cluster)["a"] - layers(cluster)["b"]) <= 2
+    works(cluster, a=0.01, b=0.03)
+    assert layers(cluster)["a"] > 2 * layers(cluster)["b"]
+    (reason,) = (r for r in cluster.core.status()["reasons"] if r["token"] == "times-unforeseen")
+    assert reason["subject"] == "b"
+
+
+@pytest.mark.parametrize("seconds", [{"a": 0.03, "b": 0.03}, {"a": 0.01, "b": 0.012}])
+def test_what_all_nodes_take_longer_or_one_a_little_asks_for_no_plan(seconds):
+    cluster = Cluster()
+    cluster.join("a", "b", samples={"a": block(0.01), "b": block(0.01)})
+    plans = sum(isinstance(one, Replan) for one in cluster.log)
+    works(cluster, **seconds)
+    assert sum(isinstance(one, Replan) for one in cluster.log) == plans
+
+
+def test_a_plan_is_made_anew_once_for_times_it_had_not_foreseen():
+    cluster = Cluster()
+    cluster.join("a", "b", samples={"a": block(0.01), "b": block(0.01)})
+    plans = sum(isinstance(one, Replan) for one in cluster.log)
+    works(cluster, a=0.01, b=0.03)
+    cluster.run(600.0)
+    assert sum(isinstance(one, Replan) for one in cluster.log) == plans + 1
+
+
 def arrangements(cluster):
     """Count from here on how often the routers are given a layout."""
     router, seen = cluster.core._requests.router, []

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Line
+from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.instructions import Load
@@ -190,6 +191,22 @@ def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
     )  # fmt: skip
     passed = {stages[0].node_id: path.passed_tokens for stages, path in run.service.paths.items()}
     assert passed["a"] < 0.7 * min(passed["b"], passed["c"])
+
+
+def test_layers_leave_a_straggler_and_tokens_come_sooner(monkeypatch):
+    def late_tpot_s():
+        run, core = replayed(
+            near("ab"), requests(6.0, 240.0), end_s=240.0, fault_events=[FaultEvent("slow", "a", 20.0, 3.0)]
+        )
+        (pipeline,) = core.serving()
+        tpot_s = run.record.tpot_s
+        return {s.node_id: s.end - s.first for s in pipeline}, np.nanmean(tpot_s[len(tpot_s) // 2 :])
+
+    layers, tpot_s = late_tpot_s()
+    monkeypatch.setattr(Arrangement, "unforeseen", lambda self, nodes: None)
+    kept, kept_tpot_s = late_tpot_s()
+    assert layers["a"] < kept["a"]
+    assert tpot_s < 0.8 * kept_tpot_s
 
 
 @pytest.mark.parametrize("routing", ["rr", "dp", "auto"])

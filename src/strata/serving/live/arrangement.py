@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from strata.decision import Reason
 from strata.serving.layout import Layout, StageServer
 from strata.serving.live.events import Heartbeat
 from strata.serving.live.in_flight import InFlightRequests
 from strata.serving.live.members import Members
 from strata.serving.live.rollout import PipelinePhase, Rollout
 from strata.serving.node import Node
-from strata.serving.observe import layout_of
+from strata.serving.observe import layout_of, work_s
 from strata.serving.planning.allocation import Stage
 from strata.serving.wire import StepSample
 from strata.simulate.inference.calibration import Calibration
@@ -22,6 +24,10 @@ NEWS: Final = 0.1
 """Relative change of a node's times that routers are told of: to arrange them anew for less would not pay."""
 HOP_NEWS_S: Final = 1e-3
 """Change of a hop below which it is the clock's noise, or decides nothing."""
+UNFORESEEN: Final = 1.5
+"""Times that nodes may have changed against each other since a plan before it is made anew (assumed): twice what
+measurements of busy machines differ by. What slows all of them alike leaves the best layout as it was.
+"""
 
 
 class Arrangement:
@@ -34,6 +40,7 @@ class Arrangement:
         self.servers: dict[str, StageServer] = {}
         self._versions: tuple[int, ...] | None = ()
         self._is_checked, self._has_news = True, False
+        self._planned_s: dict[str, float] = {}
 
     def check(self) -> None:
         """Note that other pipelines may serve now."""
@@ -73,6 +80,25 @@ class Arrangement:
                 (now.prefill, server.prefill, self.demand.prompt_tokens),
             ):
                 self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
+
+    def plan_for(self, nodes: Sequence[Node]) -> None:
+        """Note what a plan made now knows of its nodes."""
+        self._planned_s = self._work_s(nodes)
+
+    def unforeseen(self, nodes: Sequence[Node]) -> Reason | None:
+        """Return which node that serves takes most unlike what the last plan was made for, beside the others."""
+        serving = [node for node in nodes if node.node_id in self.servers and node.node_id in self._planned_s]
+        now_s = self._work_s(serving)
+        changes = {name: work_s / self._planned_s[name] for name, work_s in now_s.items()}
+        if not changes or max(changes.values()) <= UNFORESEEN * min(changes.values()):
+            return None
+        usual = math.sqrt(max(changes.values()) * min(changes.values()))
+        node_id = max(sorted(changes), key=lambda name: abs(math.log(changes[name] / usual)))
+        return Reason("times-unforeseen", subject=node_id, data={"times": changes[node_id]})
+
+    def _work_s(self, nodes: Sequence[Node]) -> dict[str, float]:
+        times_s = work_s(nodes, self.model, self.demand, calibration=self.calibration).tolist()
+        return {node.node_id: time_s for node, time_s in zip(nodes, times_s, strict=True) if 0 < time_s < math.inf}
 
     def arrange(self, requests: InFlightRequests, rollout: Rollout, members: Members) -> None:
         """Arrange the router for what serves, unless it is already."""

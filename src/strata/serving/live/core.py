@@ -28,7 +28,7 @@ from strata.workload.serving_job import Demand
 SETTLE_S: Final = 0.5
 """Nodes that join within so long of each other are planned for together."""
 COOL_DOWN: Final = 0.1
-"""Share of the horizon between two re-plans for load alone."""
+"""Share of the horizon between two re-plans where no node came or went."""
 DRAIN_S: Final = 30.0
 """Requests on a pipeline that must make room are interrupted, and go on elsewhere, after so long."""
 MOST_WEIGHTS: Final = 0.9
@@ -41,7 +41,7 @@ class Core:
     """One model served by a cluster of nodes.
 
     demand: what plans are made for. learns: by what requests turn out to be, once there have been some.
-    plan_reasons: of the last plan.
+    plan_reasons: of the last plan, what it was made for among them.
     """
 
     def __init__(self, config: SchedulerConfig, model: ModelInfo, demand: Demand, *, learns: bool = False) -> None:
@@ -59,6 +59,7 @@ class Core:
         self._is_planning = False
         self._absence = Absence()
         self.plan_reasons: tuple[Reason, ...] = ()
+        self._causes: tuple[Reason, ...] = ()
         self._broken: list[Pipeline] = []
 
     @property
@@ -326,7 +327,9 @@ class Core:
         cool_s = COOL_DOWN * self.config.request_arrival_horizon
         if self._planned_s is not None and now_s - self._planned_s <= cool_s:
             return
-        if load > self.config.rebalance_threshold or self._demanded(now_s) != self.demand:
+        unforeseen = self._arrangement.unforeseen(self._members.nodes())
+        if load > self.config.rebalance_threshold or self._demanded(now_s) != self.demand or unforeseen:
+            self._causes = () if unforeseen is None else (unforeseen,)
             self._want_plan(now_s)
 
     def _demanded(self, now_s: float) -> Demand:
@@ -362,17 +365,21 @@ class Core:
 
     def _plan(self, now_s: float) -> Replan:
         wanted = [pipeline for pipeline in self._rollout.wanted() if not pipeline.is_fixed]
+        causes, self._causes = self._causes, ()
         self._plan_version += 1
         self._is_planning, self._plan_due_s, self._planned_s = True, None, now_s
         self._arrangement.renew(demand=self._demanded(now_s))
+        nodes = tuple(self._members.nodes())
+        self._arrangement.plan_for(nodes)
         return Replan(
             self._plan_version,
-            tuple(self._members.nodes()),
+            nodes,
             current=(*(pipeline.stages for pipeline in wanted), *self._broken),
             reserved_tokens=tuple(self._requests.kv_tokens(pipeline.running) for pipeline in wanted),
             wanted_tokens_per_s=self._requests.traffic.tokens_per_s(now_s),
             horizon_s=self.config.request_arrival_horizon,
             calibration=self._arrangement.calibration.copy(),
+            causes=causes,
         )
 
     def _fits_both(self, node_id: str, ranges: list[tuple[int, int]]) -> bool:

@@ -22,7 +22,8 @@ class Replan:
 
     current: what serves or loads now, pipelines with lost nodes included; booked: KV tokens in use on each.
     wanted_tokens_per_s: what is foreseen to be asked for over `horizon_s`; infinite where nothing is known.
-    calibration: what measurements say of the nodes, as `observe.pool_of` takes it.
+    calibration: what measurements say of the nodes, as `observe.pool_of` takes it. causes: what asks for a plan
+    besides load, demand and nodes that come and go.
     """
 
     version: int
@@ -32,6 +33,7 @@ class Replan:
     wanted_tokens_per_s: float = math.inf
     horizon_s: float = 600.0
     calibration: Calibration | None = None
+    causes: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,11 @@ LEAST_GAIN = 1.05
 
 def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
+    planned = _planned(plan, model, demand, config)
+    return replace(planned, reasons=(*plan.causes, *planned.reasons))
+
+
+def _planned(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     nodes = [node for node in plan.nodes if not node.model]
     if not nodes:  # whole engines serve as they are, and suspects serve nothing
         return Planned(plan.version, ())
