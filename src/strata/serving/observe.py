@@ -120,10 +120,7 @@ def pool_of(
     them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
-    decode, prefill = expected_terms(nodes, model, demand, derating)
-    times = [decode_steps(demand.batch, node.step_sequences) for node in nodes]
-    steps = _seconds(nodes, decode, "decode", calibration, times=times)
-    prompts = _seconds(nodes, prefill, "prefill", calibration, times=[1] * len(nodes))
+    steps, fixed, prompts = _times(nodes, model, demand, derating, calibration)
     usable = np.array([node.usable_bytes(derating.memory_headroom) for node in nodes], dtype=float)
     most = room(model, usable, batch=demand.batch, tokens=demand.kv_tokens)
     rooms = np.stack(most, axis=1)
@@ -136,6 +133,7 @@ def pool_of(
     service = ServiceGoals(
         tuple(map(tuple, _prefixes(prompts).tolist())),
         _hops(nodes, demand.prompt_tokens * model.hidden_bytes),
+        tuple(map(tuple, _prefixes(fixed).tolist())),
         demand.batch / max(demand.output_tokens, 1),
         demand.ttft_goal_s,
         demand.tpot_goal_s,
@@ -160,10 +158,7 @@ def work_s(
     """Return how long the whole model would keep each node in a decode step of the demanded batch [N]: what was
     measured, else what is expected, the prompts that a step carries included.
     """
-    decode, prefill = expected_terms(nodes, model, demand, _USUAL)
-    times = [decode_steps(demand.batch, node.step_sequences) for node in nodes]
-    steps = _seconds(nodes, decode, "decode", calibration, times=times)
-    prompts = _seconds(nodes, prefill, "prefill", calibration, times=[1] * len(nodes))
+    steps, _, prompts = _times(nodes, model, demand, _USUAL, calibration)
     work: Floats = steps.sum(axis=1) + demand.batch / max(demand.output_tokens, 1) * prompts.sum(axis=1)
     return work
 
@@ -257,21 +252,35 @@ def _row(terms: Terms, i: int) -> Terms:
     return Terms(terms.fixed_s[i], terms.per_unit_s[i], terms.per_unit_context_s[i], terms.units, terms.context)
 
 
-def _seconds(
-    nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None, *, times: Sequence[int]
-) -> Floats:
-    """Return what was measured of a node, else what is expected, at the reference of the terms [N, parts].
-
-    times: for each node, in how many steps it does that much: what each takes whatever it holds counts so often.
+def _times(
+    nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating: Derating, calibration: Calibration | None
+) -> tuple[Floats, Floats, Floats]:
+    """Return seconds [N, parts] of decode steps of the demanded batch, what of them any number of sequences takes,
+    and of one prompt.
     """
-    context = terms.context if phase == "decode" else 0.0
-    seconds = terms.at(terms.units, context) + (np.asarray(times)[:, None] - 1) * terms.fixed_s
-    if calibration is not None:
-        for i, (node, count) in enumerate(zip(nodes, times, strict=True)):
-            fitted = calibration.fit(node.node_id, phase, _row(terms, i))
-            if fitted.count:
-                seconds[i] = fitted.terms.at(terms.units, context) + (count - 1) * fitted.terms.fixed_s
-    return seconds
+    decode, prefill = expected_terms(nodes, model, demand, derating)
+    decode, prefill = (
+        _fitted(nodes, decode, "decode", calibration),
+        _fitted(nodes, prefill, "prefill", calibration),
+    )
+    # What a step takes whatever it holds, as often as a node takes steps for so many.
+    more_steps = np.array([decode_steps(demand.batch, node.step_sequences) - 1 for node in nodes])
+    again = more_steps[:, np.newaxis] * decode.fixed_s
+    steps = decode.at(decode.units, decode.context) + again
+    return steps, decode.fixed_s + again, prefill.at(prefill.units, 0.0)
+
+
+def _fitted(nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None) -> Terms:
+    """Return the terms [N, parts] of what was measured of a node, else of what is expected."""
+    if calibration is None:
+        return terms
+    fitted = terms._replace(**{name: getattr(terms, name).copy() for name in terms._fields[:3]})
+    for i, node in enumerate(nodes):
+        fit = calibration.fit(node.node_id, phase, _row(terms, i))
+        if fit.count:
+            for all_s, one_s in zip(fitted[:3], fit.terms[:3], strict=True):
+                all_s[i] = one_s
+    return fitted
 
 
 def _prefixes(parts: Floats) -> Floats:

@@ -427,4 +427,4 @@ def test_the_sequences_that_the_search_counts_are_those_of_the_report(is_tied):
         for pipeline in plan(hardware, asked).plan.pipelines:
             members = [pool.index[stage.node] for stage in pipeline.stages]
             counts = [stage.end - stage.first for stage in pipeline.stages]
-            assert pool.kv.slots(members, counts) == min(stage.slots for stage in pipeline.stages)
+            assert pool.slots(members, counts) == min(stage.slots for stage in pipeline.stages)

@@ -60,7 +60,8 @@ def performance_of(pool: NodePool, members: list[int], counts: Sequence[int]) ->
     """Return what one pipeline gives with as many microbatches in flight as keep it busy, or as fit."""
     times = stages_s(pool, members, counts)
     decode_s = sum(times) + pool.cycle_s(members)
-    return Performance(pool.rate(members, counts, slowest_s=max(times), decode_s=decode_s), decode_s)
+    slots = pool.slots(members, counts)
+    return Performance(pool.rate(slowest_s=max(times), decode_s=decode_s, slots=slots), decode_s)
 
 
 def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:
@@ -97,12 +98,12 @@ def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]])
     index, total = pool.index, 0.0
     for stages in pipelines:
         members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
-        performance = performance_of(pool, members, counts)
-        if pool.service.keeps_goals(members, counts, performance.decode_s):
-            step_s = pool.batch / performance.tokens_per_s
-            total += performance.tokens_per_s * pool.service.share(
-                members, counts, step_s=step_s, decode_s=performance.decode_s
-            )
+        steps_s, cycle_s = stages_s(pool, members, counts), pool.cycle_s(members)
+        if pool.service.keeps_goals(members, counts, sum(steps_s) + cycle_s):
+            total += pool.service.rate(
+                members, counts, batch=pool.batch, steps_s=steps_s, cycle_s=cycle_s,
+                slots=pool.slots(members, counts),
+            )  # fmt: skip
     return total
 
 

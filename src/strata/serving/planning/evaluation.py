@@ -129,16 +129,23 @@ class RingEvaluator:
         times[-1] += head_s
         return self._ring(members, counts, times)
 
-    def _ring(self, members: list[int], counts: list[int], times_s: list[float]) -> Ring | None:
-        slowest_s, decode_s = max(times_s), sum(times_s) + self.pool.cycle_s(members)
+    def _ring(
+        self, members: list[int], counts: list[int], times_s: list[float], *, is_roomiest: bool = False
+    ) -> Ring | None:
+        pool, slowest_s, stages_sum_s = self.pool, max(times_s), sum(times_s)
+        decode_s = stages_sum_s + pool.cycle_s(members)
         if decode_s == math.inf:  # No link joins two of them.
             return None
-        rate = self.pool.rate(members, counts, slowest_s=slowest_s, decode_s=decode_s)
+        slots = pool.slots(members, counts)
+        rate = pool.rate(slowest_s=slowest_s, decode_s=decode_s, slots=slots)
         if (
-            rate * slowest_s < self.pool.batch * (1 - 1e-9)
-            and (other := roomier(self.pool, members, counts)) != counts
+            not is_roomiest
+            and rate * slowest_s < pool.batch * (1 - 1e-9)
+            and (other := roomier(pool, members, counts)) != counts
         ):
-            return self._ring(members, other, stages_s(self.pool, members, other))
+            return self._ring(members, other, stages_s(pool, members, other), is_roomiest=True)
         if self._service is not None:
-            rate *= self._service.share(members, counts, step_s=slowest_s, decode_s=decode_s)
+            rate = self._service.rate(
+                members, counts, batch=pool.batch, steps_s=times_s, cycle_s=decode_s - stages_sum_s, slots=slots
+            )
         return Ring(members, rate, rate * decode_s)

@@ -63,9 +63,9 @@ class KvRoom:
         """Return the same for some of the nodes, in the order given."""
         return replace(self, usable_bytes=tuple(self.usable_bytes[i] for i in kept))
 
-    def slots(self, members: Sequence[int], counts: Sequence[int]) -> int:
+    def slots(self, slots_by_stage: Sequence[float]) -> int:
         """Return how many sequences a pipeline keeps in flight: those of its tightest stage."""
-        return int(min(self.most, *self.slots_by_stage(members, counts)))
+        return int(min(self.most, *slots_by_stage))
 
     def lost_slots(self, count: int) -> float:
         """Return the sequences that the weights of a layer more take from a stage of so many, all layers alike."""
@@ -74,17 +74,25 @@ class KvRoom:
 
     def slots_by_stage(self, members: Sequence[int], counts: Sequence[int]) -> list[float]:
         """Return how many sequences each stage has memory for."""
-        weights, kv, first = self.weight_bytes_before, self.kv_bytes_before, 0
-        slots, last = list[float](), len(members) - 1
+        slots, first, last = list[float](), 0, len(members) - 1
         for place, (i, count) in enumerate(zip(members, counts, strict=True)):
-            end = first + count
-            free = self.usable_bytes[i] - weights[end] + weights[first]
-            free -= (self.embedding_bytes if place == 0 else 0.0) + (self.head_bytes if place == last else 0.0)
-            free += self.tied_bytes if last == 0 else 0.0
-            taken = kv[end] - kv[first]
-            slots.append(max(free, 0.0) / taken + 1e-9 if taken > 0 else math.inf)
-            first = end
+            slots.append(self.stage_slots(i, first, first + count, is_first=place == 0, is_last=place == last))
+            first += count
         return slots
+
+    def stage_slots(self, i: int, first: int, end: int, *, is_first: bool, is_last: bool) -> float:
+        """Return how many sequences node i has memory for beside layers [first, end)."""
+        taken = self.kv_bytes_before[end] - self.kv_bytes_before[first]
+        if taken <= 0:
+            return math.inf
+        free = self.usable_bytes[i] - self.weight_bytes_before[end] + self.weight_bytes_before[first]
+        if is_first:
+            free -= self.embedding_bytes
+        if is_last:
+            free -= self.head_bytes
+            if is_first:
+                free += self.tied_bytes
+        return max(free, 0.0) / taken + 1e-9
 
 
 def equal_layers(layer_s: float, num_layers: int) -> tuple[float, ...]:
@@ -185,13 +193,23 @@ class NodePool:
         """The region of each node: nodes joined by hops below the widest gap in the pool's latencies."""
         return _regions(self.near_s)
 
-    def rate(self, members: Sequence[int], counts: Sequence[int], *, slowest_s: float, decode_s: float) -> float:
-        """Return the tokens/s of a pipeline: its slowest stage sets the pace, and no more than its memory's
-        sequences are in flight."""
+    @cached_property
+    def has_equal_room(self) -> bool:
+        """Whether every layer takes equally much time and memory, to rounding."""
+        if self.kv is None or not self.has_equal_layers:
+            return False
+        bytes_before = np.array([self.kv.weight_bytes_before, self.kv.kv_bytes_before])
+        straight = bytes_before[:, -1:] * np.linspace(0.0, 1.0, self.num_layers + 1)
+        return bool(np.allclose(bytes_before, straight, rtol=1e-9, atol=1e-3))
+
+    def rate(self, *, slowest_s: float, decode_s: float, slots: float) -> float:
+        """Return the tokens/s of a pipeline: its slowest stage sets the pace, or the sequences in flight do."""
         rate = self.batch / slowest_s if slowest_s > 0 else math.inf
-        if self.kv is None or decode_s <= 0:
-            return rate
-        return min(rate, self.kv.slots(members, counts) / decode_s)
+        return min(rate, slots / decode_s) if decode_s > 0 else rate
+
+    def slots(self, members: Sequence[int], counts: Sequence[int]) -> float:
+        """Return how many sequences a pipeline keeps in flight at most; infinite where nobody knows."""
+        return math.inf if self.kv is None else self.kv.slots(self.kv.slots_by_stage(members, counts))
 
     def cycle_s(self, members: list[int]) -> float:
         """Return the hops of one decode step around the members, the last back to the first included."""

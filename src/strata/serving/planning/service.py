@@ -1,7 +1,12 @@
 """What prompts cost beside decoding, what requests may wait, and what a pipeline serves within both.
 
-A sequence reads one prompt for all its tokens, so a decode step of the batch carries `prompts_per_step` prompts;
-they take their share of the slowest stage. The time to the first token is the prompt's way along the pipeline,
+A sequence reads one prompt for all its tokens, so a decode step of the batch carries `prompts_per_step` prompts.
+With b sequences a step, stage i takes f_i + e_i b for both, and a token that of every stage and the hops. So a
+pipeline with n sequences in flight serves min(b / max_i (f_i + e_i b), n / (hops + sum_i (f_i + e_i b))) tokens/s:
+the bounds of a closed network of queues (Lazowska et al., Quantitative System Performance, 1984, §5.2). The first
+grows with b and the second falls, so the best b is the batch, or where they meet.
+
+The time to the first token is the prompt's way along the pipeline,
 hops with all its activations, and the wait for prompts before it. That wait is of an M/G/1 queue, exponential in
 its tail, so its 95th percentile is about three times its mean, rho / (1 - rho) times the slowest stage's time of a
 prompt (Kleinrock, Queueing Systems I, §5.6; exponential sizes): a share rho of the pipeline's rate keeps the goal.
@@ -32,12 +37,15 @@ STEEP: Final = 4
 class ServiceGoals:
     """One prompt's times: `prompt_s[i][k]` on node i for the first k layers, `hop_s[i, j]` on a hop; and goals.
 
+    fixed_s[i][k]: what a decode step on node i takes, for the first k layers, whatever the number of sequences.
+
     Nodes are in the order of the pool's. A goal that is not set is infinite, as is what is wanted where nobody
     knows; serving more than that is worth nothing.
     """
 
     prompt_s: tuple[tuple[float, ...], ...]
     hop_s: Floats
+    fixed_s: tuple[tuple[float, ...], ...]
     prompts_per_step: float
     ttft_goal_s: float = math.inf
     tpot_goal_s: float = math.inf
@@ -50,32 +58,71 @@ class ServiceGoals:
 
     def only(self, kept: Sequence[int]) -> ServiceGoals:
         """Return the same for some of the nodes, in the order given."""
-        return replace(self, prompt_s=tuple(self.prompt_s[i] for i in kept), hop_s=self.hop_s[np.ix_(kept, kept)])
+        prompt_s, fixed_s = (tuple(times_s[i] for i in kept) for times_s in (self.prompt_s, self.fixed_s))
+        return replace(self, prompt_s=prompt_s, fixed_s=fixed_s, hop_s=self.hop_s[np.ix_(kept, kept)])
 
     def prompt(self, members: Sequence[int], counts: Sequence[int]) -> tuple[float, float]:
         """Return the time of one prompt along an idle pipeline, and the slowest stage's part of it [s]."""
-        first, total, slowest = 0, 0.0, 0.0
-        for i, count in zip(members, counts, strict=True):
-            stage_s = self.prompt_s[i][first + count] - self.prompt_s[i][first]
-            total, slowest, first = total + stage_s, max(slowest, stage_s), first + count
-        return total + sum(self.hop_s[a, b] for a, b in pairwise(members)), slowest
+        stages_s = _parts(self.prompt_s, members, counts)
+        return sum(stages_s) + sum(self.hop_s[a, b] for a, b in pairwise(members)), max(stages_s)
 
-    def share(self, members: Sequence[int], counts: Sequence[int], *, step_s: float, decode_s: float) -> float:
-        """Return which share of its decode rate a pipeline may serve; steep, not zero, where it misses a goal.
+    def rate(
+        self, members: Sequence[int], counts: Sequence[int], *, batch: int, steps_s: Sequence[float],
+        cycle_s: float, slots: float,
+    ) -> float:  # fmt: skip
+        """Return the tokens/s a pipeline serves within its goals; steep, not zero, where it misses one.
 
-        step_s: of its slowest stage; decode_s: of a token all the way round.
+        As many sequences a step are taken as is best, `batch` at most.
+        steps_s: decode steps of the batch on its stages; cycle_s: its hops; slots: sequences in flight at most.
         """
         ttft_s, slowest_s = self.prompt(members, counts)
-        share = step_s / (step_s + self.prompts_per_step * slowest_s) if step_s > 0 else 1.0
-        if decode_s > self.tpot_goal_s:
-            share *= MISSED * (self.tpot_goal_s / decode_s) ** STEEP
+        rate = self._most(members, counts, batch, steps_s, cycle_s, slots)
+        if (decode_s := sum(steps_s) + cycle_s) > self.tpot_goal_s:
+            rate *= MISSED * (self.tpot_goal_s / decode_s) ** STEEP
         if self.ttft_goal_s == math.inf:
-            return share
+            return rate
         mean_wait_s = (self.ttft_goal_s - ttft_s) / TAIL
         if mean_wait_s > 0:
-            return share * mean_wait_s / (mean_wait_s + slowest_s)
-        return share * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
+            return rate * mean_wait_s / (mean_wait_s + slowest_s)
+        return rate * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
+
+    def _most(
+        self, members: Sequence[int], counts: Sequence[int], batch: int, steps_s: Sequence[float], cycle_s: float,
+        slots: float,
+    ) -> float:  # fmt: skip
+        prompts_s = _parts(self.prompt_s, members, counts)
+        fulls_s = [
+            step_s + self.prompts_per_step * prompt_s for step_s, prompt_s in zip(steps_s, prompts_s, strict=True)
+        ]
+        slowest_s, token_s = max(fulls_s), sum(fulls_s) + cycle_s
+        if slowest_s <= 0:
+            return slots / token_s if token_s > 0 else math.inf
+        if token_s == math.inf:  # no link joins two of them
+            return 0.0
+        if slots * slowest_s >= batch * token_s:
+            return batch / slowest_s
+        fixed_s = _parts(self.fixed_s, members, counts)
+        each_s = [(full_s - fix_s) / batch for full_s, fix_s in zip(fulls_s, fixed_s, strict=True)]
+        fixed_token_s, each_token_s = sum(fixed_s) + cycle_s, sum(each_s)
+        best = 1.0
+        for fix_s, more_s in zip(fixed_s, each_s, strict=True):
+            # Where b / (fix + more b) = slots / (fixed_token + each_token b).
+            half = (slots * more_s - fixed_token_s) / 2
+            root = math.sqrt(half * half + each_token_s * slots * fix_s)
+            best = max(best, (half + root) / each_token_s if each_token_s > 0 else slots * fix_s / fixed_token_s)
+        best = min(best, batch)
+        most = max(fix_s + more_s * best for fix_s, more_s in zip(fixed_s, each_s, strict=True))
+        return min(best / most, slots / (fixed_token_s + each_token_s * best))
 
     def keeps_goals(self, members: Sequence[int], counts: Sequence[int], decode_s: float) -> bool:
         """Return whether an idle pipeline keeps both goals at all."""
         return self.prompt(members, counts)[0] < self.ttft_goal_s and decode_s <= self.tpot_goal_s
+
+
+def _parts(times_s: Sequence[Sequence[float]], members: Sequence[int], counts: Sequence[int]) -> list[float]:
+    """Return what each member takes for its layers, of times for the first k layers on each node."""
+    parts_s, first = list[float](), 0
+    for i, count in zip(members, counts, strict=True):
+        parts_s.append(times_s[i][first + count] - times_s[i][first])
+        first += count
+    return parts_s

@@ -96,26 +96,37 @@ def roomier(pool: NodePool, members: Sequence[int], counts: list[int]) -> list[i
     """
     if pool.kv is None or len(members) < 2:
         return counts
+    kv, last = pool.kv, len(members) - 1
     caps, hops_s, best, most = capacities(pool, members), pool.cycle_s(list(members)), counts, 0.0
+    times, slots = stages_s(pool, members, counts), kv.slots_by_stage(members, counts)
+
+    def one_more(j: int) -> float:
+        count = counts[j]
+        return slots[j] * count / (count + 1) - kv.lost_slots(count + 1) if count < caps[j] else -math.inf
+
+    more = [one_more(j) for j in range(last + 1)]
     for _ in range(pool.num_layers):
-        times = stages_s(pool, members, counts)
         slowest_s, decode_s = max(times), sum(times) + hops_s
-        rate = pool.rate(members, counts, slowest_s=slowest_s, decode_s=decode_s)
+        rate = pool.rate(slowest_s=slowest_s, decode_s=decode_s, slots=kv.slots(slots))
         if rate > most * (1 + 1e-9):
             best, most = counts, rate
         if rate * slowest_s >= pool.batch * (1 - 1e-9):
             break
-        slots = pool.kv.slots_by_stage(members, counts)
         tightest = slots.index(min(slots))
-        more = [
-            left * count / (count + 1) - pool.kv.lost_slots(count + 1) if count < cap else -math.inf
-            for left, count, cap in zip(slots, counts, caps, strict=True)
-        ]
         more[tightest] = -math.inf
         taker = more.index(max(more))
         if more[taker] <= slots[tightest] or counts[tightest] < 2:
             break
         counts = [count - (j == tightest) + (j == taker) for j, count in enumerate(counts)]
+        if not pool.has_equal_room:
+            times, slots = stages_s(pool, members, counts), kv.slots_by_stage(members, counts)
+            more = [one_more(j) for j in range(last + 1)]
+            continue
+        for j in (tightest, taker):  # what the others have is as it was, wherever their layers begin now
+            node = pool.nodes[members[j]]
+            times[j] = node.layers_s(0, counts[j]) + (node.head_s if j == last else 0.0)
+            slots[j] = kv.stage_slots(members[j], 0, counts[j], is_first=j == 0, is_last=j == last)
+            more[j] = one_more(j)
     return best
 
 
