@@ -377,3 +377,11 @@ def test_what_a_config_gets_wrong_is_said_with_its_place(tmp_path, keys, said):
     with pytest.raises(BadFile) as caught:
         model_from_config(file)
     assert said in str(caught.value)
+
+
+def test_a_size_that_gemma_4_must_state_is_missed_once(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**TINY, "model_type": "gemma4_text"}))
+    with pytest.raises(BadFile) as caught:
+        model_from_config(file)
+    assert str(caught.value).count("hidden_size_per_layer_input") == 1

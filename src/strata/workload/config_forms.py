@@ -31,7 +31,8 @@ def _solar_open(keys: ConfigKeys) -> Mapping[str, Any]:
 def _gemma4(keys: ConfigKeys) -> Mapping[str, Any]:
     """The last block takes all tokens, whatever is said of it."""
     only_text = keys.data.get("model_type") == "gemma4_text"
-    if keys.size("hidden_size_per_layer_input", None if only_text else 0, least=0):
+    per_layer = keys.size("hidden_size_per_layer_input", None if only_text else 0, least=0)
+    if per_layer and "hidden_size_per_layer_input" in keys.data:
         keys.fault("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are not supported")
     if keys.size("num_kv_shared_layers", 0, least=0):
         keys.fault("num_kv_shared_layers", "layers that share keys and values are not supported")
