@@ -80,6 +80,8 @@ def test_a_pod_that_fits_nowhere_is_told_our_reasons_and_tried_again_when_there_
 
     until(lambda: "devices-busy: " in message(), message)
     extended.found("n1")
+    # kube-scheduler looks once at what changed, and then not for minutes: the extender has to know by then.
+    until(lambda: scores(extended, pod, ["n1"])["n1"] > 0, lambda: "devices to be well")
     api.patch(POD, "waits", namespace, body={"metadata": {"annotations": {"look": "again"}}})
     assert nodes.running("waits", namespace)["spec"]["nodeName"] == "n1"
 
