@@ -389,6 +389,15 @@ def test_layers_leave_a_node_that_has_become_slower_than_the_plan_had_it():
     assert reason["subject"] == "b"
 
 
+def test_the_node_that_has_changed_is_named_among_many():
+    """Found by use: of four nodes, one that took as long as it had was named."""
+    cluster = Cluster()
+    cluster.join(*(node(name, gb=6.5) for name in "abcd"), samples={name: block(0.01) for name in "abcd"})
+    works(cluster, a=0.01, b=0.02, c=0.01, d=0.01)
+    (reason,) = (r for r in cluster.core.status()["reasons"] if r["token"] == "times-unforeseen")
+    assert reason["subject"] == "b"
+
+
 @pytest.mark.parametrize("seconds", [{"a": 0.03, "b": 0.03}, {"a": 0.01, "b": 0.012}])
 def test_what_all_nodes_take_longer_or_one_a_little_asks_for_no_plan(seconds):
     cluster = Cluster()

@@ -86,14 +86,15 @@ class Arrangement:
         self._planned_s = self._work_s(nodes)
 
     def unforeseen(self, nodes: Sequence[Node]) -> Reason | None:
-        """Return which node that serves takes most unlike what the last plan was made for, beside the others."""
+        """Return which node takes most unlike what the last plan was made for, where those that serve have changed
+        against each other.
+        """
         serving = [node for node in nodes if node.node_id in self.servers and node.node_id in self._planned_s]
         now_s = self._work_s(serving)
         changes = {name: work_s / self._planned_s[name] for name, work_s in now_s.items()}
         if not changes or max(changes.values()) <= UNFORESEEN * min(changes.values()):
             return None
-        usual = math.sqrt(max(changes.values()) * min(changes.values()))
-        node_id = max(sorted(changes), key=lambda name: abs(math.log(changes[name] / usual)))
+        node_id = max(sorted(changes), key=lambda name: abs(math.log(changes[name])))
         return Reason("times-unforeseen", subject=node_id, data={"times": changes[node_id]})
 
     def _work_s(self, nodes: Sequence[Node]) -> dict[str, float]:
