@@ -25,8 +25,8 @@ NEWS: Final = 0.1
 HOP_NEWS_S: Final = 1e-3
 """Change of a hop below which it is the clock's noise, or decides nothing."""
 UNFORESEEN: Final = 1.5
-"""Times that nodes may have changed against each other since a plan before it is made anew (assumed): twice what
-measurements of busy machines differ by. What slows all of them alike leaves the best layout as it was.
+"""Times that nodes may have changed against each other since a plan before it is made anew (assumed). What slows
+all of them alike leaves the best layout as it was.
 """
 
 

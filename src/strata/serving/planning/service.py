@@ -61,11 +61,6 @@ class ServiceGoals:
         prompt_s, fixed_s = (tuple(times_s[i] for i in kept) for times_s in (self.prompt_s, self.fixed_s))
         return replace(self, prompt_s=prompt_s, fixed_s=fixed_s, hop_s=self.hop_s[np.ix_(kept, kept)])
 
-    def prompt(self, members: Sequence[int], counts: Sequence[int]) -> tuple[float, float]:
-        """Return the time of one prompt along an idle pipeline, and the slowest stage's part of it [s]."""
-        stages_s = _parts(self.prompt_s, members, counts)
-        return sum(stages_s) + sum(self.hop_s[a, b] for a, b in pairwise(members)), max(stages_s)
-
     def rate(
         self, members: Sequence[int], counts: Sequence[int], *, batch: int, steps_s: Sequence[float],
         cycle_s: float, slots: float,
@@ -75,26 +70,27 @@ class ServiceGoals:
         As many sequences a step are taken as is best, `batch` at most.
         steps_s: decode steps of the batch on its stages; cycle_s: its hops; slots: sequences in flight at most.
         """
-        ttft_s, slowest_s = self.prompt(members, counts)
-        rate = self._most(members, counts, batch, steps_s, cycle_s, slots)
+        prompts_s = _parts(self.prompt_s, members, counts)
+        full_s = [
+            step_s + self.prompts_per_step * prompt_s for step_s, prompt_s in zip(steps_s, prompts_s, strict=True)
+        ]
+        rate = self._most(members, counts, batch, full_s, cycle_s, slots)
         if (decode_s := sum(steps_s) + cycle_s) > self.tpot_goal_s:
             rate *= MISSED * (self.tpot_goal_s / decode_s) ** STEEP
         if self.ttft_goal_s == math.inf:
             return rate
+        ttft_s = sum(prompts_s) + self._hops_s(members)
         mean_wait_s = (self.ttft_goal_s - ttft_s) / TAIL
         if mean_wait_s > 0:
-            return rate * mean_wait_s / (mean_wait_s + slowest_s)
+            return rate * mean_wait_s / (mean_wait_s + max(prompts_s))
         return rate * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
 
     def _most(
-        self, members: Sequence[int], counts: Sequence[int], batch: int, steps_s: Sequence[float], cycle_s: float,
+        self, members: Sequence[int], counts: Sequence[int], batch: int, full_s: Sequence[float], cycle_s: float,
         slots: float,
     ) -> float:  # fmt: skip
-        prompts_s = _parts(self.prompt_s, members, counts)
-        fulls_s = [
-            step_s + self.prompts_per_step * prompt_s for step_s, prompt_s in zip(steps_s, prompts_s, strict=True)
-        ]
-        slowest_s, token_s = max(fulls_s), sum(fulls_s) + cycle_s
+        """Return the tokens/s without goals; full_s: of each stage, a step of the batch with its prompts."""
+        slowest_s, token_s = max(full_s), sum(full_s) + cycle_s
         if slowest_s <= 0:
             return slots / token_s if token_s > 0 else math.inf
         if token_s == math.inf:  # no link joins two of them
@@ -102,7 +98,7 @@ class ServiceGoals:
         if slots * slowest_s >= batch * token_s:
             return batch / slowest_s
         fixed_s = _parts(self.fixed_s, members, counts)
-        each_s = [(full_s - fix_s) / batch for full_s, fix_s in zip(fulls_s, fixed_s, strict=True)]
+        each_s = [(stage_s - fix_s) / batch for stage_s, fix_s in zip(full_s, fixed_s, strict=True)]
         fixed_token_s, each_token_s = sum(fixed_s) + cycle_s, sum(each_s)
         best = 1.0
         for fix_s, more_s in zip(fixed_s, each_s, strict=True):
@@ -116,7 +112,12 @@ class ServiceGoals:
 
     def keeps_goals(self, members: Sequence[int], counts: Sequence[int], decode_s: float) -> bool:
         """Return whether an idle pipeline keeps both goals at all."""
-        return self.prompt(members, counts)[0] < self.ttft_goal_s and decode_s <= self.tpot_goal_s
+        ttft_s = sum(_parts(self.prompt_s, members, counts)) + self._hops_s(members)
+        return ttft_s < self.ttft_goal_s and decode_s <= self.tpot_goal_s
+
+    def _hops_s(self, members: Sequence[int]) -> float:
+        """Return what passing a prompt's activations along a pipeline takes."""
+        return float(sum(self.hop_s[a, b] for a, b in pairwise(members)))
 
 
 def _parts(times_s: Sequence[Sequence[float]], members: Sequence[int], counts: Sequence[int]) -> list[float]:
