@@ -104,6 +104,7 @@ SAMPLES = {
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},
     "goal-out-of-reach": {"goal": "each token", "wanted": "15ms", "best": "20ms"},
+    "batch-above-goal": {"count": 2, "total": 10, "sequences": 12, "batch": 32, "asked": "50ms"},
     "goal-missed": {"count": 2, "total": 10, "figure": "TTFT", "reached": "3.2s", "asked": "2s"},
     "nobody-serves": {"nodes": 0},
     "not-served-in-time": {"wanted": "500ms", "waited": "510ms"},

@@ -233,6 +233,19 @@ def test_missed_goals_and_an_unserved_rate_are_reasons():
     assert plan(hardware, job(rate_per_s=one.requests_per_s * 0.99)).is_good_enough
 
 
+def test_a_goal_that_fewer_sequences_a_step_keep_is_not_missed():
+    """It was said to be missed on every pipeline, beside requests/s that keep it."""
+    hardware = fleet(nodes("a", 1, gib=60))
+    alone, many = (plan(hardware, job(batch=batch)).plan.pipelines[0].decode_s for batch in (1, 64))
+    answer = plan(hardware, job(batch=64, tpot_goal_s=(alone + many) / 2))
+    assert tokens(answer) == ["chosen", "batch-above-goal"]
+    assert answer.is_good_enough
+    reason = answer.decision.reasons[1]
+    assert 1 < reason.data["sequences"] < 64
+    kept = plan(hardware, job(batch=reason.data["sequences"], tpot_goal_s=(alone + many) / 2))
+    assert tokens(kept) == ["chosen"]
+
+
 def test_goals_that_some_pipelines_keep_are_good_enough():
     hardware = fleet(nodes("a", 1, gib=24), nodes("b", 1, gib=12), nodes("c", 1, gib=12), ms=50)
     fast = min(one.decode_s for one in plan(hardware).plan.pipelines)

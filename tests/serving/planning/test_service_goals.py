@@ -87,20 +87,24 @@ def test_prompts_take_their_share_of_the_slowest_stage():
     assert 0.5 * goodput(one, plan) <= goodput(busy, plan) <= 0.7 * goodput(one, plan)
 
 
-def rates(fixed_s, each_s, prompt_s, *, hops_s, slots, batch, output):
-    """What a pipeline of one layer a stage serves: as planned, and the most of all whole batches."""
+def rates(fixed_s, each_s, prompt_s, *, hops_s, slots, batch, output, goal_s=math.inf):
+    """What a pipeline of one layer a stage serves: as planned, and the most of all batches that keep the goal."""
     stages = range(len(fixed_s))
     service = ServiceGoals(
         tuple((0.0, *np.cumsum([prompt_s[i]] * len(stages))) for i in stages), np.zeros((len(stages),) * 2),
         tuple((0.0, *np.cumsum([fixed_s[i]] * len(stages))) for i in stages), batch / output,
+        tpot_goal_s=goal_s,
     )  # fmt: skip
     steps_s = [a + batch * c for a, c in zip(fixed_s, each_s, strict=True)]
     planned = service.rate(
-        list(stages), [1] * len(stages), batch=batch, steps_s=steps_s, cycle_s=hops_s, slots=slots
-    )
+        list(stages), [1] * len(stages), batch=batch, steps_s=steps_s, cycle_s=hops_s, slots=slots,
+        is_strict=True,
+    )  # fmt: skip
 
     def at(b):
         times_s = [a + b * (c + p / output) for a, c, p in zip(fixed_s, each_s, prompt_s, strict=True)]
+        if sum(times_s) + hops_s - sum(prompt_s) / output > goal_s:
+            return 0.0
         return min(b / max(times_s), slots / (sum(times_s) + hops_s))
 
     return planned, max(at(b) for b in range(1, batch + 1)), max(at(b) for b in np.linspace(1, batch, 2000))
@@ -119,6 +123,28 @@ def test_as_many_sequences_a_step_are_taken_as_serve_most(stages, hops_s, slots,
     planned, whole, any_ = rates(*zip(*stages, strict=True), hops_s=hops_s, slots=slots, batch=batch, output=50)
     assert planned >= whole * (1 - 1e-9)
     assert planned <= any_ * 1.02
+
+
+@given(
+    st.lists(st.tuples(times, times, times), min_size=1, max_size=6),
+    times,
+    st.integers(1, 200),
+    st.integers(1, 64),
+    st.floats(1.0001, 30.0),
+)
+def test_no_more_sequences_a_step_than_keep_the_goal_of_a_token(stages, hops_s, slots, batch, tight):
+    """Pipelines were judged at the demanded batch, and left out where fewer sequences would have kept the goal."""
+    fixed_s, each_s, prompt_s = zip(*stages, strict=True)
+    least_s = sum(fixed_s) + sum(each_s) + hops_s
+    planned, whole, any_ = rates(
+        fixed_s, each_s, prompt_s, hops_s=hops_s, slots=slots, batch=batch, output=50, goal_s=tight * least_s
+    )
+    assert planned >= whole * (1 - 1e-9)
+    assert planned <= max(any_, whole) * 1.1
+    none, *_ = rates(
+        fixed_s, each_s, prompt_s, hops_s=hops_s, slots=slots, batch=batch, output=50, goal_s=0.99 * least_s
+    )
+    assert none == 0
 
 
 @pytest.mark.parametrize(

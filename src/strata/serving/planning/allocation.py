@@ -99,11 +99,10 @@ def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]])
     for stages in pipelines:
         members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
         steps_s, cycle_s = stages_s(pool, members, counts), pool.cycle_s(members)
-        if pool.service.keeps_goals(members, counts, sum(steps_s) + cycle_s):
-            total += pool.service.rate(
-                members, counts, batch=pool.batch, steps_s=steps_s, cycle_s=cycle_s,
-                slots=pool.slots(members, counts),
-            )  # fmt: skip
+        total += pool.service.rate(
+            members, counts, batch=pool.batch, steps_s=steps_s, cycle_s=cycle_s,
+            slots=pool.slots(members, counts), is_strict=True,
+        )  # fmt: skip
     return total
 
 

@@ -70,7 +70,11 @@ def estimates(
     layout = layout_of(nodes, pipelines, job.model, demand, derating=job.derating)
     servers = {server.node_id: server for server in layout.servers}
     by_id = {node.node_id: node for node in nodes}
-    made = [_pipeline(fleet, by_id, pool, servers, layout, stages, job) for stages in pipelines]
+    rates = [capacity(layout, [servers[stage.node_id] for stage in stages], demand) for stages in pipelines]
+    made = [
+        _pipeline(fleet, by_id, pool, servers, layout, stages, job, most)
+        for stages, most in zip(pipelines, rates, strict=True)
+    ]
     goodput_per_s = sum(each.goodput_per_s for each in made)
     rate = sum(each.tokens_per_s for each in made)
     decode_s = sum(each.tokens_per_s * each.decode_s for each in made) / rate
@@ -97,7 +101,7 @@ def estimates(
         ttft_s=sum(each.tokens_per_s * each.ttft_s for each in made) / rate,
         link_share=max(0.0, 1 - on_stages_s / decode_s),
         tightest=_tightest(made, demand),
-        missed=tuple(_missed(made, demand, goodput_per_s)),
+        missed=tuple(_missed(made, rates, demand, goodput_per_s)),
         trust=worst(*(each.trust for each in made)),
         usd_per_hour=usd_per_hour,
         cost_usd_per_mtoken=per_mtoken(requests_per_s),
@@ -125,14 +129,14 @@ def _egress_usd_per_token(fleet: Fleet, pipeline: PlannedPipeline, hidden_bytes:
 
 def _pipeline(
     fleet: Fleet, nodes: Mapping[str, Node], pool: NodePool, servers: Mapping[str, StageServer], layout: Layout,
-    stages: Pipeline, job: ServingJob,
+    stages: Pipeline, job: ServingJob, most: RequestRate,
 ) -> PlannedPipeline:  # fmt: skip
     demand = job.demand
     names = [stage.node_id for stage in stages]
     members, counts = [pool.index[name] for name in names], [stage.end - stage.first for stage in stages]
     performance, steps_s = performance_of(pool, members, counts), stages_s(pool, members, counts)
     served = [servers[name] for name in names]
-    slots, most = min(server.slots for server in served), capacity(layout, served, demand)
+    slots = min(server.slots for server in served)
     return PlannedPipeline(
         stages=tuple(
             PlannedStage(node=stage.node_id, first=stage.first, end=stage.end, stage_s=step_s, slots=server.slots)
@@ -167,17 +171,27 @@ def _tightest(pipelines: Sequence[PlannedPipeline], demand: Demand) -> tuple[int
     return tightest
 
 
-def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s: float) -> list[Reason]:
+def _missed(
+    pipelines: Sequence[PlannedPipeline], rates: Sequence[RequestRate], demand: Demand, goodput_per_s: float
+) -> list[Reason]:
     reasons = []
     for figure, goal, reached in (
         ("TTFT", demand.ttft_goal_s, [pipeline.ttft_s for pipeline in pipelines]),
-        ("decode time", demand.tpot_goal_s, [pipeline.decode_s for pipeline in pipelines]),
+        ("decode time", demand.tpot_goal_s, [rate.least_tpot_s for rate in rates]),
     ):
         late = [value for value in reached if value > goal]
         if late:
             data = {"count": len(late), "total": len(pipelines), "figure": figure}
             data |= {"reached": show_time(max(late)), "asked": show_time(goal)}
             reasons.append(Reason("goal-missed", data=data))
+    fewer = [
+        rate.batch_in_time
+        for pipeline, rate in zip(pipelines, rates, strict=True)
+        if pipeline.decode_s > demand.tpot_goal_s >= rate.least_tpot_s
+    ]
+    if fewer:
+        data = {"count": len(fewer), "total": len(pipelines), "sequences": min(fewer), "batch": demand.batch}
+        reasons.append(Reason("batch-above-goal", data=data | {"asked": show_time(demand.tpot_goal_s)}))
     if goodput_per_s < demand.rate_per_s:
         data = {"served": goodput_per_s, "asked": demand.rate_per_s}
         reasons.append(Reason("rate-not-served", data=data))
@@ -185,10 +199,15 @@ def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s:
 
 
 class RequestRate(NamedTuple):
-    """Requests/s at most, and those that keep the goals."""
+    """Requests/s at most, and those that keep the goals; the least time a token [s], of a sequence alone.
+
+    batch_in_time: sequences a step with which most keep the goal of a token; 0 where none does.
+    """
 
     requests_per_s: float
     goodput_per_s: float
+    least_tpot_s: float
+    batch_in_time: int
 
 
 def ttft_s(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> float:
@@ -209,8 +228,9 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
     """
     prompts_s = [server.prefill.at(demand.prompt_tokens) for server in servers]
     ring, slots = layout.ring([server.node_id for server in servers]), min(server.slots for server in servers)
-    most = within = 0.0
-    batch = 1
+    own_s = sum(prompts_s) / demand.output_tokens
+    most = within = least_s = 0.0
+    batch, batch_in_time = 1, 0
     while batch <= slots:
         steps_s = [
             server.token_s(batch) + batch / demand.output_tokens * prompt_s
@@ -219,10 +239,12 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
         token_s = sum(steps_s) + ring.at(batch)
         rate = min(batch / max(steps_s), slots / token_s) / demand.output_tokens
         most = max(most, rate)
-        if token_s - sum(prompts_s) / demand.output_tokens <= demand.tpot_goal_s:
-            within = max(within, rate)
+        least_s = least_s or token_s - own_s
+        if token_s - own_s <= demand.tpot_goal_s and rate > within:
+            within, batch_in_time = rate, batch
         batch = slots if batch < slots < batch * GROWTH else max(batch + 1, int(batch * GROWTH))
-    return RequestRate(most, within * _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s))
+    within *= _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s)
+    return RequestRate(most, within, least_s, batch_in_time)
 
 
 def _kept(idle_s: float, slowest_s: float, goal_s: float) -> float:

@@ -63,30 +63,54 @@ class ServiceGoals:
 
     def rate(
         self, members: Sequence[int], counts: Sequence[int], *, batch: int, steps_s: Sequence[float],
-        cycle_s: float, slots: float,
+        cycle_s: float, slots: float, is_strict: bool = False,
     ) -> float:  # fmt: skip
-        """Return the tokens/s a pipeline serves within its goals; steep, not zero, where it misses one.
+        """Return the tokens/s a pipeline serves within its goals; steeply less where an idle one misses one.
 
         As many sequences a step are taken as is best, `batch` at most.
         steps_s: decode steps of the batch on its stages; cycle_s: its hops; slots: sequences in flight at most.
+        is_strict: nothing where it misses one.
         """
         prompts_s = _parts(self.prompt_s, members, counts)
         full_s = [
             step_s + self.prompts_per_step * prompt_s for step_s, prompt_s in zip(steps_s, prompts_s, strict=True)
         ]
-        rate = self._most(members, counts, batch, full_s, cycle_s, slots)
-        if (decode_s := sum(steps_s) + cycle_s) > self.tpot_goal_s:
-            rate *= MISSED * (self.tpot_goal_s / decode_s) ** STEEP
+        fewer, missed = self._in_time(members, counts, batch, full_s, sum(prompts_s), cycle_s)
+        if fewer < batch:
+            fixed_s = _parts(self.fixed_s, members, counts)
+            full_s = [
+                fix_s + (all_s - fix_s) * fewer / batch for fix_s, all_s in zip(fixed_s, full_s, strict=True)
+            ]
+        if is_strict and missed < 1:
+            return 0.0
+        rate = missed * self._most(members, counts, fewer, full_s, cycle_s, slots)
         if self.ttft_goal_s == math.inf:
             return rate
         ttft_s = sum(prompts_s) + self._hops_s(members)
         mean_wait_s = (self.ttft_goal_s - ttft_s) / TAIL
         if mean_wait_s > 0:
             return rate * mean_wait_s / (mean_wait_s + max(prompts_s))
-        return rate * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
+        return 0.0 if is_strict else rate * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
+
+    def _in_time(
+        self, members: Sequence[int], counts: Sequence[int], batch: int, full_s: Sequence[float],
+        prompts_s: float, cycle_s: float,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Return how many sequences a step keep the goal of a token, and what a pipeline is worth where none do.
+
+        A token takes all stages, the prompts of other sequences among it, and the hops.
+        """
+        own_s = self.prompts_per_step / batch * prompts_s
+        if (token_s := sum(full_s) + cycle_s - own_s) <= self.tpot_goal_s:
+            return batch, 1.0
+        each_s = (sum(full_s) - sum(_parts(self.fixed_s, members, counts))) / batch
+        least_s = token_s - (batch - 1) * each_s
+        if least_s > self.tpot_goal_s:
+            return 1.0, MISSED * (self.tpot_goal_s / least_s) ** STEEP
+        return batch - (token_s - self.tpot_goal_s) / each_s, 1.0
 
     def _most(
-        self, members: Sequence[int], counts: Sequence[int], batch: int, full_s: Sequence[float], cycle_s: float,
+        self, members: Sequence[int], counts: Sequence[int], batch: float, full_s: Sequence[float], cycle_s: float,
         slots: float,
     ) -> float:  # fmt: skip
         """Return the tokens/s without goals; full_s: of each stage, a step of the batch with its prompts."""
@@ -109,11 +133,6 @@ class ServiceGoals:
         best = min(best, batch)
         most = max(fix_s + more_s * best for fix_s, more_s in zip(fixed_s, each_s, strict=True))
         return min(best / most, slots / (fixed_token_s + each_token_s * best))
-
-    def keeps_goals(self, members: Sequence[int], counts: Sequence[int], decode_s: float) -> bool:
-        """Return whether an idle pipeline keeps both goals at all."""
-        ttft_s = sum(_parts(self.prompt_s, members, counts)) + self._hops_s(members)
-        return ttft_s < self.ttft_goal_s and decode_s <= self.tpot_goal_s
 
     def _hops_s(self, members: Sequence[int]) -> float:
         """Return what passing a prompt's activations along a pipeline takes."""
