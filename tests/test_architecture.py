@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src"
-LARGEST_ROOM_LINES = 17_000
+LARGEST_ROOM_LINES = 17_100
 LARGEST_EVALUATION_LINES = 16_270
 LARGEST_CONTROL_LINES = 7_950
 LARGEST_SOURCE_LINES = 102_300

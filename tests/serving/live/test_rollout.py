@@ -49,6 +49,18 @@ def test_a_pipeline_serves_once_all_its_nodes_have_loaded():
     assert phases(rollout) == [(pipeline("a", "b"), "serving")]
 
 
+def test_nothing_makes_room_while_another_pipeline_reads_its_layers():
+    """The second was drained in the moment that the first began to load: nobody served."""
+    rollout = Rollout(tight)
+    load(rollout, rollout.adopt([pipeline("a", "b"), pipeline("c", "d")], 0.0))
+    moved = [pipeline("b", "a"), pipeline("d", "c")]
+    loads = [each for each in rollout.adopt(moved, 1.0) if isinstance(each, Load)]
+    assert {each.node_id for each in loads} == {"a", "b"}
+    assert phases(rollout) == [(pipeline("c", "d"), "serving"), (moved[0], "loading"), (moved[1], "waiting")]
+    load(rollout, loads)
+    assert phases(rollout) == [(moved[0], "serving"), (moved[1], "serving")]
+
+
 def test_what_a_new_plan_shares_with_the_old_one_stays_untouched():
     rollout = Rollout(roomy)
     load(rollout, rollout.adopt([pipeline("a", "b"), pipeline("c", "d")], 0.0))

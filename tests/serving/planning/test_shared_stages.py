@@ -14,7 +14,7 @@ from strata.serving.live.replan import horizon_tokens
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.planning.goal import Goal
-from tests.serving.live.cluster import Cluster, llama, request
+from tests.serving.live.cluster import DEMAND, Cluster, llama, request
 from tests.serving.live.cluster import node as machine
 from tests.serving.planning.pools import node, pool, random_pool
 from tests.support.laws import examples
@@ -57,7 +57,7 @@ def test_what_a_layout_earns_until_the_horizon_is_no_more_than_its_nodes_work_to
     held = dict.fromkeys("abc", (0, 8))
     plan, serving = Replan(1, (), current=(first, second)), replace(one, held=held)
     alone, both = (
-        horizon_tokens(plan, serving, pipelines, llama(), SchedulerConfig())
+        horizon_tokens(plan, serving, pipelines, model=llama(), demand=DEMAND, config=SchedulerConfig())
         for pipelines in ([first], [first, second])
     )
     assert both == pytest.approx(alone)

@@ -14,14 +14,14 @@ from strata.serving.layout import Line
 from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
-from strata.serving.live.instructions import Load
 from strata.serving.live.replan import answer
+from strata.serving.live.transition import load_s
 from strata.serving.replay.engine import Replay, ReplayEnvironment
 from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.picture import picture
 from strata.serving.replay.record import OUTCOMES
 from strata.serving.replay.report import report
-from strata.serving.replay.setup import load_s, replay_job
+from strata.serving.replay.setup import replay_job
 from strata.workload.requests import Request, arrivals
 from strata.workload.serving_job import Demand, ServingJob
 from tests.serving.live.cluster import DEMAND, llama, node
@@ -71,7 +71,7 @@ def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(rou
     around = ReplayEnvironment(
         lambda stages: layout(stages, decode=Line(2.0 / 99)),
         lambda plan: answer(plan, llama(), DEMAND, core.config),
-        lambda load: 1.0,
+        lambda _load, _held: 1.0,
         start_s=10.0,
         end_s=100.0,
     )
@@ -122,7 +122,7 @@ def test_survivors_of_a_broken_pipeline_serve_again_with_a_spare():
     assert outcomes(run) == {"served": len(asked)}
     assert [sorted(stage.node_id for stage in p) for p in core.serving()] == [["b", "c"]]
     assert run.num_loads > 0
-    assert max(run.record.latency_s) > load_s(llama(), core.config, Load("c", 1, 0, 16))
+    assert max(run.record.latency_s) > load_s(llama(), 0, 16, bytes_per_s=core.config.reload_bytes_per_s)
 
 
 def test_a_node_that_joins_takes_its_share_once_it_has_loaded():
@@ -135,7 +135,7 @@ def test_a_node_that_joins_takes_its_share_once_it_has_loaded():
     assert len(core.serving()) == 2
     share = report(run, DEMAND, seed=0)["nodes"]
     assert share[0]["busy_share"] > share[1]["busy_share"] > 0
-    loading_s = load_s(llama(), core.config, Load("b", 1, 0, 32))
+    loading_s = load_s(llama(), 0, 32, bytes_per_s=core.config.reload_bytes_per_s)
     assert share[1]["busy_share"] * 120.0 < 90.0 - loading_s
 
 

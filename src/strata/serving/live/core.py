@@ -20,6 +20,7 @@ from strata.serving.live.instructions import Dispatch, EvictNode, Instruction, R
 from strata.serving.live.members import Members
 from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import LivePipeline, PipelinePhase, Rollout
+from strata.serving.live.transition import DRAIN_S, fits_both
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.workload.inference import ModelInfo
@@ -29,10 +30,6 @@ SETTLE_S: Final = 0.5
 """Nodes that join within so long of each other are planned for together."""
 COOL_DOWN: Final = 0.1
 """Share of the horizon between two re-plans where no node came or went."""
-DRAIN_S: Final = 30.0
-"""Requests on a pipeline that must make room are interrupted, and go on elsewhere, after so long."""
-MOST_WEIGHTS: Final = 0.9
-"""Share of a node's memory that weights may take while old and new layers are both held."""
 LOAD_PATIENCE: Final = 10.0
 """Times what reading its layers is expected to take that a node may need, beside the heartbeat timeout."""
 
@@ -244,7 +241,7 @@ class Core:
     def _welcome(self, node: Node, now_s: float) -> None:
         """Give a node work: a whole engine serves at once, layers are laid onto others with the next plan."""
         if node.model:
-            self._rollout.serve_fixed((Stage(node.node_id, 0, self.model.num_layers),), now_s)
+            self._rollout.serve((Stage(node.node_id, 0, self.model.num_layers),), now_s, is_fixed=True)
             self._arrangement.check()
         else:
             self._want_plan(now_s + SETTLE_S)
@@ -374,8 +371,9 @@ class Core:
         return Replan(
             self._plan_version,
             nodes,
-            current=(*(pipeline.stages for pipeline in wanted), *self._broken),
+            current=tuple(pipeline.stages for pipeline in wanted),
             reserved_tokens=tuple(self._requests.kv_tokens(pipeline.running) for pipeline in wanted),
+            broken=tuple(self._broken),
             wanted_tokens_per_s=self._requests.traffic.tokens_per_s(now_s),
             horizon_s=self.config.request_arrival_horizon,
             calibration=self._arrangement.calibration.copy(),
@@ -383,14 +381,8 @@ class Core:
         )
 
     def _fits_both(self, node_id: str, ranges: list[tuple[int, int]]) -> bool:
-        """Return whether a node can hold several ranges at once, layers they share once, beside some KV memory."""
-        if node_id not in self._members:
-            return False
-        layers = sorted({layer for first, end in ranges for layer in range(first, end)})
-        weights = float(self.model.weight_bytes[layers].sum())
-        weights += self.model.embedding_bytes * (layers[0] == 0)
-        weights += self.model.head_bytes * (layers[-1] == self.model.num_layers - 1)
-        return weights <= MOST_WEIGHTS * self._members[node_id].node.memory_bytes
+        """Return whether a node is in and can hold several ranges at once."""
+        return node_id in self._members and fits_both(self.model, self._members[node_id].node, ranges)
 
     def _advanced(self, now_s: float) -> float:
         before, timeout_s = self._now_s, self.config.heartbeat_timeout

@@ -20,7 +20,8 @@ class Replan:
     """Lay the model out on these nodes (`live/replan.py: answer`), away from the event loop, and report
     `Planned`.
 
-    current: what serves or loads now, pipelines with lost nodes included; booked: KV tokens in use on each.
+    current: what serves or loads now; reserved_tokens: KV tokens in use on each. broken: pipelines that have lost
+    a node since the last plan.
     wanted_tokens_per_s: what is foreseen to be asked for over `horizon_s`; infinite where nothing is known.
     calibration: what measurements say of the nodes, as `observe.pool_of` takes it. causes: what asks for a plan
     besides load, demand and nodes that come and go.
@@ -30,6 +31,7 @@ class Replan:
     nodes: tuple[Node, ...]
     current: tuple[Pipeline, ...] = ()
     reserved_tokens: tuple[int, ...] = ()
+    broken: tuple[Pipeline, ...] = ()
     wanted_tokens_per_s: float = math.inf
     horizon_s: float = 600.0
     calibration: Calibration | None = None

@@ -1,7 +1,8 @@
 """The answer to a `Replan`: keep what serves, mend what is broken, or lay everything out anew.
 
 Mending moves only nodes that serve nothing, so it is always worth it. A whole new layout must earn, over the
-horizon, more tokens than it costs: those not served while layers load and the KV memory of what it dissolves.
+horizon, more tokens than it costs: those not served while nodes run dry to make room and layers load, and those of
+requests that are interrupted and begin anew.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from strata.decision import Reason
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Replan
+from strata.serving.live.transition import DRAIN_S, transition
 from strata.serving.node import Node
 from strata.serving.observe import pool_of
 from strata.serving.planning.allocate import allocate
@@ -42,7 +45,8 @@ def _planned(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerCo
     nodes = [node for node in plan.nodes if not node.model]
     if not nodes:  # whole engines serve as they are, and suspects serve nothing
         return Planned(plan.version, ())
-    held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
+    laid_out = (*plan.current, *plan.broken)
+    held = {stage.node_id: (stage.first, stage.end) for pipeline in laid_out for stage in pipeline}
     if plan.wanted_tokens_per_s < math.inf:
         demand = replace(demand, rate_per_s=plan.wanted_tokens_per_s / max(demand.output_tokens, 1))
     known = {node.node_id for node in nodes}
@@ -50,21 +54,18 @@ def _planned(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerCo
     is_cut = pool.batch < demand.batch
     remarks = [Reason("batch-cut", data={"asked": demand.batch, "batch": pool.batch})] if is_cut else []
     remarks += _too_small(pool, nodes, model, demand)
-    whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
-    broken = [p for p in plan.current if p not in whole]
+    whole = [p for p in laid_out if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
+    broken = [p for p in laid_out if p not in whole]
     fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
     if not whole and not broken:
         return Planned(plan.version, fresh.pipelines, (*fresh.reasons, *remarks))
-    mended = max(
-        (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
-        key=lambda pipelines: horizon_tokens(plan, pool, pipelines, model, config),
-    )
+    worth = partial(horizon_tokens, plan, pool, model=model, demand=demand, config=config)
+    extensions: tuple[list[Pipeline], ...] = ([], _extended(pool, broken))
+    mended = max((whole + _mended(pool, whole, extended, config) for extended in extensions), key=worth)
     new = list(fresh.pipelines)
     # What serves is not dissolved for latency alone where that leaves fewer tokens/s, whatever is idle.
     keeps_rate = score(pool, new).tokens_per_s >= score(pool, mended).tokens_per_s
-    if keeps_rate and horizon_tokens(plan, pool, new, model, config) > LEAST_GAIN * horizon_tokens(
-        plan, pool, mended, model, config
-    ):
+    if keeps_rate and worth(new) > LEAST_GAIN * worth(mended):
         return Planned(plan.version, tuple(new), (*fresh.reasons, *remarks))
     if not mended:
         return Planned(plan.version, (), (*fresh.reasons, *remarks))
@@ -123,34 +124,43 @@ def _mended(
 
 
 def horizon_tokens(
-    plan: Replan, pool: NodePool, pipelines: Sequence[Pipeline], model: ModelInfo, config: SchedulerConfig
-) -> float:
-    """Return the useful tokens of the horizon, what moving there costs taken off; latency counts a little."""
+    plan: Replan, pool: NodePool, pipelines: Sequence[Pipeline], *, model: ModelInfo, demand: Demand,
+    config: SchedulerConfig,
+) -> float:  # fmt: skip
+    """Return the useful tokens of the horizon, what moving there costs taken off; latency counts a little.
+
+    What a gap leaves unserved is not made up later: who waited for it is late. A pipeline that must make room
+    takes as long to run dry as the request that began last; what is interrupted before is served anew.
+    """
     if not pipelines:
         return 0.0
-    horizon_s, total, performance = plan.horizon_s, 0.0, score(pool, pipelines)
+    reserved: dict[Pipeline, int] = dict.fromkeys(plan.current, 0)
+    reserved |= zip(plan.current, plan.reserved_tokens, strict=False)
+    runs_s = {
+        stages: demand.output_tokens * score(pool, [stages]).decode_s if tokens else 0.0
+        for stages, tokens in reserved.items()
+        if all(stage.node_id in pool.index for stage in stages)
+    }
+    spans = transition(
+        runs_s, pipelines, nodes={node.node_id: node for node in plan.nodes}, model=model,
+        reload_bytes_per_s=config.reload_bytes_per_s, horizon_s=plan.horizon_s,
+    )  # fmt: skip
+    useful_per_s = SPARE * plan.wanted_tokens_per_s
+    useful = sum(span_s * min(_rate(pool, serving), useful_per_s) for span_s, serving in spans)
+    again = sum(
+        reserved[stages] * max(0.0, 1 - DRAIN_S / left_s)
+        for stages, left_s in runs_s.items()
+        if left_s and stages not in pipelines
+    )
+    useful -= again * demand.output_tokens / demand.kv_tokens
+    return float(useful * score(pool, pipelines).decode_s ** -LATENCY_WEIGHT)
+
+
+def _rate(pool: NodePool, pipelines: Sequence[Pipeline]) -> float:
+    """Return the tokens/s within goals; pipelines that share a node give way to each other."""
+    if not pipelines:
+        return 0.0
     alone = [score(pool, [pipeline]).tokens_per_s for pipeline in pipelines]
-    # Pipelines that share a node give way to each other.
-    share = performance.tokens_per_s / sum(alone)
-    for pipeline, most in zip(pipelines, alone, strict=True):
-        within_goals = goodput(pool, [pipeline])
-        rate = share * (most if within_goals is None else within_goals)
-        total += rate * max(0.0, horizon_s - _ready_s(pipeline, pool.held, model, config))
-    kept = set(pipelines)
-    for old, reserved_tokens in zip(plan.current, plan.reserved_tokens, strict=False):
-        if old not in kept:
-            total -= reserved_tokens
-    useful = min(total, SPARE * plan.wanted_tokens_per_s * horizon_s)
-    return float(useful * performance.decode_s**-LATENCY_WEIGHT)
-
-
-def _ready_s(
-    pipeline: Pipeline, held: Mapping[str, tuple[int, int]], model: ModelInfo, config: SchedulerConfig
-) -> float:
-    """Return how long the slowest node reads layers that it does not hold."""
-    most = 0.0
-    for stage in pipeline:
-        first, end = held.get(stage.node_id, (0, 0))
-        new = [i for i in range(stage.first, stage.end) if not first <= i < end]
-        most = max(most, float(model.weight_bytes[new].sum()) / config.reload_bytes_per_s)
-    return most
+    share = score(pool, pipelines).tokens_per_s / sum(alone)
+    within_goals = (goodput(pool, [pipeline]) for pipeline in pipelines)
+    return share * sum(most if kept is None else kept for most, kept in zip(alone, within_goals, strict=True))

@@ -91,9 +91,11 @@ class Rollout:
             if stage.node_id == node_id
         )
 
-    def serve_fixed(self, stages: Pipeline, now_s: float) -> None:
-        """Add a whole pipeline that loads nothing: an engine behind one address."""
-        self._add(stages, PipelinePhase.SERVING, now_s).is_fixed = True
+    def serve(self, stages: Pipeline, now_s: float, *, is_fixed: bool = False) -> LivePipeline:
+        """Add a pipeline that serves already; is_fixed: it stays as it is, an engine behind one address."""
+        pipeline = self._add(stages, PipelinePhase.SERVING, now_s)
+        pipeline.is_fixed = is_fixed
+        return pipeline
 
     def adopt(self, plan: Iterable[Pipeline], now_s: float) -> list[Instruction]:
         """Move towards a plan: pipelines it shares with what is there stay as they are."""
@@ -155,15 +157,15 @@ class Rollout:
         for old in self.in_phase(PipelinePhase.DRAINING):
             if not old.running:
                 out += self._end(old)
-        # What loads serves nothing yet: to drain another pipeline meanwhile would leave too few.
-        emptying = bool(self.in_phase(PipelinePhase.LOADING))
         for new in self.in_phase(PipelinePhase.WAITING):
-            crowded = [old for old in self._older_on(new) if not self._beside(new, old)]
-            if not crowded:
+            if not self._crowding(new):
                 new.phase, new.since_s = PipelinePhase.LOADING, now_s
                 new.missing = set(new.node_ids)
                 out += [Load(s.node_id, new.version, s.first, s.end) for s in new.stages]
-                continue
+        # What loads serves nothing yet: to drain another pipeline meanwhile would leave too few.
+        emptying = bool(self.in_phase(PipelinePhase.LOADING))
+        for new in self.in_phase(PipelinePhase.WAITING):
+            crowded = self._crowding(new)
             if not emptying or any(old.phase is PipelinePhase.DRAINING for old in crowded):
                 emptying = True
                 self._drain([old for old in crowded if old.phase is PipelinePhase.SERVING], now_s)
@@ -179,6 +181,10 @@ class Rollout:
         stages = {stage.node_id: stage for stage in new.stages}
         near = {old.version: old for name in stages for old in self._on[name] if old.version < new.version}
         return [old for _, old in sorted(near.items()) if any(stages.get(s.node_id, s) != s for s in old.stages)]
+
+    def _crowding(self, new: LivePipeline) -> list[LivePipeline]:
+        """Return older pipelines that must go before the layers of a new one have room."""
+        return [old for old in self._older_on(new) if not self._beside(new, old)]
 
     def _beside(self, new: LivePipeline, old: LivePipeline) -> bool:
         ranges: dict[str, list[tuple[int, int]]] = {}

@@ -7,7 +7,7 @@ of done. Until 0, when the first request may come, planning and loading take no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -42,7 +42,8 @@ GLANCES: Final = 200
 class ReplayEnvironment:
     """What the scheduler does not decide.
 
-    layout_of: lines of a route, the truth of the replay; plan: answers `Replan`; load_s: time of a `Load` [s].
+    layout_of: lines of a route, the truth of the replay; plan: answers `Replan`; load_s: time of a `Load` [s]
+    beside ranges that the node holds.
     heartbeat_interval_s: as the scheduler's. plan_s: how long planning takes [s]. notice_s: from a node's death
     until those who wait for it notice the broken connection; infinite: only missing heartbeats tell.
     patience_s: how long a client waits for its first token. ttft_goal_s, tpot_goal_s: of each request.
@@ -53,7 +54,7 @@ class ReplayEnvironment:
 
     layout_of: Callable[[Pipeline], Layout]
     plan: Callable[[instructions.Replan], events.Planned]
-    load_s: Callable[[instructions.Load], float]
+    load_s: Callable[[instructions.Load, Sequence[tuple[int, int]]], float]
     heartbeat_interval_s: float = 5.0
     plan_s: float = 0.1
     notice_s: float = 0.05
@@ -337,7 +338,9 @@ class Replay:
                 member = self._nodes[name]
                 self.num_loads += is_warm
                 self.has_planned = True
-                member.free_s = max(now_s, member.free_s) + self._environment.load_s(instruction) * is_warm
+                held = [(first, end) for other, first, end in self._scheduler.desired(name) if other != version]
+                load_s = self._environment.load_s(instruction, held)
+                member.free_s = max(now_s, member.free_s) + load_s * is_warm
                 self.clock.at(member.free_s, self._loaded, events.Loaded(name, member.incarnation, version))
             case instructions.EvictNode():
                 self.num_evicted += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from strata.serving.layout import Layout
 from strata.serving.live.config import SchedulerConfig
@@ -16,12 +15,12 @@ from strata.serving.live.core import Core
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Load, Replan
 from strata.serving.live.replan import answer
+from strata.serving.live.transition import load_s
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.engine import Replay, ReplayEnvironment
 from strata.serving.replay.fault_events import FaultEvent
-from strata.workload.inference import ModelInfo
 from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.requests import Request
 from strata.workload.serving_job import ServingJob
@@ -57,10 +56,13 @@ def replay_job(
     def plan(wanted: Replan) -> Planned:
         return answer(wanted, job.model, demand, config)
 
+    def reload_s(load: Load, held: Sequence[tuple[int, int]]) -> float:
+        return load_s(job.model, load.first, load.end, held, bytes_per_s=config.reload_bytes_per_s)
+
     around = ReplayEnvironment(
         lines,
         plan,
-        partial(load_s, job.model, config),
+        reload_s,
         heartbeat_interval_s=config.heartbeat_interval_s,
         notice_s=notice_s,
         patience_s=patience_s,
@@ -72,9 +74,3 @@ def replay_job(
         step_tokens=job.step_tokens,
     )
     return Replay(core, stated, requests, around, fault_events=fault_events, absent=absent), core
-
-
-def load_s(model: ModelInfo, config: SchedulerConfig, load: Load) -> float:
-    """Return how long a node reads the weights of a range, embedding and head included [s]."""
-    layers = float(model.weight_bytes_before[load.end] - model.weight_bytes_before[load.first])
-    return (layers + model.ends_bytes(load.first, load.end)) / config.reload_bytes_per_s
