@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 
 import numpy as np
 
-from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode, equal_layers
+from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNode, equal_layers
 from strata.serving.planning.split import capacities
 
 
@@ -49,6 +50,13 @@ def random_pool(
         capacity = LayerCapacity(ends, held, ends, max(2 * ends - held, 0))
         nodes.append(PoolNode(f"n{i}", prefix, rng.uniform(0, 2) * layer_s, capacity))
     return NodePool.of(nodes, layers, 8, hops)
+
+
+def with_memory(one: NodePool, usable: list[float], *, ends: float = 0.0) -> NodePool:
+    """Layers of one byte, keys and values of a sequence a hundredth of it; `ends`: embedding and head each."""
+    borders = range(one.num_layers + 1)
+    kv = KvRoom(tuple(usable), (*map(float, borders),), tuple(0.01 * n for n in borders), ends, ends, 0.0, 256)
+    return replace(one, kv=kv)
 
 
 def every_split(num_layers: int, parts: int):

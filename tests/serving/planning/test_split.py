@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocation import performance_of
 from strata.serving.planning.order import best_ring
-from strata.serving.planning.pool import KvRoom, LayerCapacity, NodePool, PoolNode
+from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
 from strata.serving.planning.split import best_split, bottleneck_s, capacities, fill_equal, least_bottleneck
-from tests.serving.planning.pools import legal_splits, node, pool, random_pool
+from tests.serving.planning.pools import legal_splits, node, pool, random_pool, with_memory
 from tests.support.laws import examples
 
 
@@ -50,13 +48,6 @@ def test_the_head_counts_as_work_of_the_last_stage():
     two = pool(node("a"), node("b", head_s=4e-3))
     assert least_bottleneck(two, [0, 1]) == [6, 2]
     assert least_bottleneck(two, [1, 0]) == [4, 4]
-
-
-def with_memory(one: NodePool, usable: list[float], *, ends: float = 0.0) -> NodePool:
-    """Layers of one byte, keys and values of a sequence a hundredth of it; `ends`: embedding and head each."""
-    borders = range(one.num_layers + 1)
-    kv = KvRoom(tuple(usable), (*map(float, borders),), tuple(0.01 * n for n in borders), ends, ends, 0.0, 256)
-    return replace(one, kv=kv)
 
 
 def rate(one: NodePool, counts: list[int]) -> float:

@@ -12,18 +12,20 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from strata.serving.planning.allocation import Pipeline, pipeline_of, score
+from strata.serving.planning.allocation import Pipeline, performance_of, pipeline_of, score
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.dynamic import least_latency, most_throughput
 from strata.serving.planning.evaluation import Ring, RingEvaluator
 from strata.serving.planning.goal import Goal, Weighing
 from strata.serving.planning.pool import NodePool, largest_pipeline
-from strata.serving.planning.search import Search
+from strata.serving.planning.search import ROUNDING, Search
 from strata.serving.planning.small_pools import MOST_NODES, undominated_plans
-from strata.serving.planning.split import best_split
+from strata.serving.planning.split import best_split, bottleneck_s
 
 MOVES = 12_000
 """Moves of one search: 0.1 to 0.8 s of a present-day core, whatever the pool."""
+SPLITS_FOR_ROOM = 3
+"""Times as long as others that splits take which look for KV memory: so many fewer are tried in such pools."""
 HEATS = 0.03, 0.3
 """Where the searches start to cool from; the second, which leaves more of its start behind, for few nodes."""
 FEW_NODES = 48
@@ -100,6 +102,8 @@ def _searched(
     starts.append(_best_start(evaluator, weighing, is_over))
     best = max(starts, key=lambda rings: _value(weighing, rings))
     tried, wanted = 0, 0
+    if 2 * sum(_lacks_room(pool, ring) for ring in best) > len(best):
+        moves //= SPLITS_FOR_ROOM
     for hot in _heats(len(pool.nodes)):
         search = Search(evaluator, weighing, best, random.Random(len(pool.nodes)))
         tried += search.run(moves, hot=hot, is_over=is_over)
@@ -109,6 +113,13 @@ def _searched(
     if _value(weighing, polished) < _value(weighing, best) - POLISHED:  # It weighs pipelines one by one.
         polished = best
     return polished, tried, wanted
+
+
+def _lacks_room(pool: NodePool, ring: Ring) -> bool:
+    """Return whether KV memory holds fewer sequences than keep all stages of a pipeline busy."""
+    counts = best_split(pool, ring.members) or []
+    rate = performance_of(pool, ring.members, counts).tokens_per_s
+    return rate * bottleneck_s(pool, ring.members, counts) < pool.batch * (1 - ROUNDING)
 
 
 def _as_they_come(evaluator: RingEvaluator) -> list[Ring]:
