@@ -109,7 +109,24 @@ def test_an_attempt_whose_memory_had_gone_is_not_one_of_those_a_request_has():
     cluster.tell(Failed("r", 2, generated=10))
     assert (cluster.at["r"].attempt, cluster.at["r"].kept) == (3, None)
     cluster.tell(Failed("r", 3, generated=10))
+    assert cluster.at["r"].attempt == 4
+    cluster.tell(Failed("r", 4, generated=10))
     assert cluster.rejected == {"r": "attempts-exhausted"}
+
+
+def test_an_attempt_that_a_node_with_notice_or_a_new_layout_ends_is_not_one_of_those_a_request_has():
+    """A long answer that five layouts followed each other under was given up."""
+    cluster = Cluster("a", "b", max_attempts=1)
+    cluster.run(5)
+    cluster.send(request("r"))
+    for attempt in range(1, 5):
+        assert cluster.at["r"].attempt == attempt
+        cluster.tell(FirstToken("r", attempt))
+        gone = cluster.at["r"].route.stages[0].node_id
+        cluster.leave(gone)
+        cluster.join(gone)
+        cluster.run(20)
+    assert cluster.rejected == {}
 
 
 @pytest.mark.parametrize("node_id", ["c", None])
@@ -123,4 +140,7 @@ def test_an_attempt_that_went_on_or_whose_node_failed_counts(node_id):
     if node_id is None:
         cluster.tell(FirstToken("r", 2))
     cluster.tell(Failed("r", 2, generated=10, node_id=node_id))
+    cluster.run(20)
+    assert cluster.at["r"].attempt == 3
+    cluster.tell(Failed("r", 3, generated=10))
     assert cluster.rejected == {"r": "attempts-exhausted"}

@@ -14,7 +14,7 @@ class SchedulerConfig:
     heartbeat_timeout, request_arrival_horizon: seconds (the seed's names have no unit): silence after which a
     node is out, and the window over which arrivals are counted and foreseen.
     heartbeat_interval_s: how often nodes are asked for a heartbeat. queue_limit: requests that wait at most.
-    max_attempts: how often an interrupted request is sent again before it is given up.
+    max_attempts: how often a request is sent before it is given up; attempts that a move ended do not count.
     share_stages: whether nodes left idle may serve a stage beside another node (`planning/shared_stages.py`).
     reload_bytes_per_s: how fast a node reads new weights, for the cost of moving layers (assumed: one NVMe disk).
     """

@@ -210,11 +210,13 @@ class InFlightRequests:
     ) -> list[Instruction]:
         """Abort requests where they run; they go on elsewhere, from their old place in the queue.
 
-        keeps: their nodes live on for a while, and may hand over what they have cached.
+        keeps: their nodes live on for a while, and may hand over what they have cached. That is a move, not a failed
+        attempt.
         """
         out: list[Instruction] = []
         for request_id in sorted(request_ids):
             request = self._requests[request_id]
+            request.num_spared += keeps
             is_kept = keeps and request.first_token_s is not None
             if is_kept and request.route is not None:
                 request.kept = KeptAttempt(request.attempt, request.route.stages)
