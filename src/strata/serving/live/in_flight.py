@@ -210,8 +210,8 @@ class InFlightRequests:
     ) -> list[Instruction]:
         """Abort requests where they run; they go on elsewhere, from their old place in the queue.
 
-        keeps: their nodes live on for a while, and may hand over what they have cached. That is a move, not a failed
-        attempt.
+        keeps: their nodes live on for a while, and may hand over what they have cached. That is a move, and no
+        failed attempt.
         """
         out: list[Instruction] = []
         for request_id in sorted(request_ids):
