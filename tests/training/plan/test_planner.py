@@ -53,6 +53,7 @@ def limits_that_bind(rng, job, reports) -> Limits:
 @given(st.integers(0, 10**6), st.sampled_from([kind for kind in Objective if kind is not Objective.REWARD_EGRESS]))
 @example(699, Objective.TIME)
 @example(5742, Objective.TIME)
+@example(292, Objective.TCHEBYCHEFF)
 def test_the_exact_planner_equals_brute_force(seed, objective):
     rng = np.random.default_rng(seed)
     small, asked = small_case(

@@ -225,9 +225,10 @@ class SearchBranches:
     def _shared_score(self, ways: Sequence[int], step_s: Floats) -> Floats:
         """Return the least scores of sharings [ways, groups]."""
         scores = np.full(step_s.shape, np.inf)
-        legal = np.isfinite(step_s) & (step_s <= self.slowest_s)  # a weight of zero makes NaN of infinity
-        usd, use = (bound(ways, step_s)[legal] for bound in (self.shards.least_usd, self.shards.most_utilization))
-        scores[legal] = score(self.problem.job, self.scales, step_s[legal], use, usd)
+        usd, use = self.shards.least_usd(ways, step_s), self.shards.most_utilization(ways, step_s)
+        # A weight of zero makes NaN of infinity; money without end is that of a unit that cannot take part.
+        legal = np.isfinite(step_s) & (step_s <= self.slowest_s) & np.isfinite(usd)
+        scores[legal] = score(self.problem.job, self.scales, step_s[legal], use[legal], usd[legal])
         return scores
 
     def local_steps(self, branches: Ints) -> Ints:
