@@ -83,7 +83,7 @@ class SearchBranches:
 
     def _put(self, lot: Lot, numbers: Ints, step_s: Floats, usd: Floats) -> None:
         limits = self.problem.job.limits
-        keep = np.isfinite(step_s) & (step_s <= self.slowest_s) & (lot in self.among)
+        keep = np.isfinite(step_s) & np.isfinite(usd) & (step_s <= self.slowest_s) & (lot in self.among)
         if limits.cost_usd_per_step is not None:
             keep &= usd <= limits.cost_usd_per_step
         floors = np.asarray(score(self.problem.job, self.scales, step_s[keep], 1.0, usd[keep]), dtype=float)
