@@ -12,7 +12,7 @@ from strata.errors import OutOfTime
 from strata.simulate.order import zero_bubble
 from strata.simulate.ordered import Wires, ordered_s
 from strata.simulate.pipeline import StageTimes, recurrence_s
-from strata.simulate.split_search import splits_within
+from strata.simulate.split_search import SplitsWithin
 from strata.simulate.splits import Splits
 from tests.support.laws import examples
 
@@ -68,11 +68,11 @@ def test_no_split_that_fits_is_faster_than_the_bound_or_left_out_below_a_limit(s
     splits, fitting, exact_s = case(seed)
     times = {counts: exact_s(counts) for counts in fitting}
     assert np.isfinite(splits.bound_s) == bool(fitting)
-    assert set(splits_within(splits, np.inf)) == set(fitting)
+    assert set(SplitsWithin(splits, np.inf)) == set(fitting)
     assert (splits.best is None) == (not fitting)
     for limit_s in times.values():
         assert splits.bound_s <= limit_s * (1 + 1e-9)
-        found = set(splits_within(splits, limit_s * (1 + 1e-9)))
+        found = set(SplitsWithin(splits, limit_s * (1 + 1e-9)))
         assert {counts for counts, time_s in times.items() if time_s <= limit_s} <= found
 
 
@@ -98,10 +98,10 @@ def test_no_step_that_ends_when_its_last_stage_does_beats_the_bound_or_is_left_o
         assert splits.ends_s(np.array([counts]))[0] == after_s
         steps[counts] = exact_s(counts) + after_s
     assert np.isfinite(splits.step_s) == bool(fitting)
-    assert set(splits_within(splits, np.inf)) == set(fitting)
+    assert set(SplitsWithin(splits, np.inf)) == set(fitting)
     for limit_s in steps.values():
         assert splits.paced_ending_s <= splits.ending_s <= splits.step_s <= limit_s * (1 + 1e-9)
-        found = set(splits_within(splits, limit_s * (1 + 1e-9)))
+        found = set(SplitsWithin(splits, limit_s * (1 + 1e-9)))
         assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= found
 
 
@@ -139,7 +139,7 @@ def test_no_zero_bubble_split_over_slow_links_beats_the_bound_or_is_left_out_bel
         assert ending.ending_s <= (limit_s + ending.ends_s(np.array([counts]))[0]) * (1 + 1e-9)
     for limit_s in steps.values():
         assert splits.bound_s <= limit_s * (1 + 1e-9)
-        within = set(splits_within(splits, limit_s * (1 + 1e-9)))
+        within = set(SplitsWithin(splits, limit_s * (1 + 1e-9)))
         assert {counts for counts, step_s in steps.items() if step_s <= limit_s} <= within
 
 
@@ -176,7 +176,7 @@ def test_all_that_is_in_flight_makes_its_round_trip_before_more_is():
     splits = Splits(times, [10.0] * 3, [3, 2, 1, 0], 0.0, 40, in_flight=4)
     assert splits.bound_s >= 10 * (8 + 30)
     assert replace(splits, in_flight=0).bound_s < 300
-    assert list(splits_within(splits, 379.0)) == []
+    assert list(SplitsWithin(splits, 379.0)) == []
 
 
 def test_a_stage_takes_turns_between_its_first_backward_and_its_last_forward_alone():
@@ -210,7 +210,7 @@ def test_zero_bubble_stages_wait_for_a_slow_link_once_for_two_microbatches():
     times = [np.where(work > 0, work, np.inf)] * 2
     splits = Splits(times, [10.0], [], 0.0, 512, 0.7, 0.7, [512, 512 - 0.6], [255])
     assert splits.bound_s >= 255 * (10 + 0.7 * 2)
-    assert list(splits_within(splits, 3000.0)) == []
+    assert list(SplitsWithin(splits, 3000.0)) == []
 
 
 @examples(60)
@@ -254,4 +254,20 @@ def test_looking_for_splits_ends_when_time_is_out():
 
     splits, _, _ = case(1)
     with pytest.raises(OutOfTime):
-        list(splits_within(splits, np.inf, check=out_of_time))
+        list(SplitsWithin(splits, np.inf, check=out_of_time))
+
+
+@examples(60)
+@given(st.integers(0, 10**6))
+def test_below_what_others_take_at_least_there_are_no_others(seed):
+    splits = with_ends(case(seed)[0], seed)
+    limit_s = splits.step_s if np.isfinite(splits.step_s) else 1.0
+    for _ in range(4):
+        narrow = SplitsWithin(splits, limit_s)
+        found = list(narrow)
+        assert narrow.beyond_s > limit_s
+        if narrow.beyond_s == np.inf:
+            assert set(found) == set(SplitsWithin(splits, np.inf))
+            break
+        assert list(SplitsWithin(splits, float(np.nextafter(narrow.beyond_s, 0.0)))) == found
+        limit_s = narrow.beyond_s

@@ -30,77 +30,123 @@ class _FirstStages(NamedTuple):
         return _FirstStages(self.cuts[some], self.times[some], self.ends_s[some], self.planes[some])
 
 
-def splits_within(splits: Splits, limit_s: float, *, check: Check = unlimited) -> Iterator[tuple[int, ...]]:
-    """Yield every split whose own bound is at most `limit_s`: no step of any other one is faster than that.
+class SplitsWithin(Iterator[tuple[int, ...]]):
+    """Every split whose own bound is at most a limit: no step of any other one is faster than that.
 
-    Of deep pipelines there may be none for long: what `check` raises ends it.
+    beyond_s: once all of them are out, what no other split's bound is less than; within a limit below that there
+    are the same.
     """
-    ending_s = max((most_s for most_s, least_s in splits.levels if least_s <= limit_s), default=-np.inf)
-    if ending_s == np.inf:
-        yield from _within(splits, limit_s, check)
-    elif ending_s > -np.inf:
-        both = zip(splits.ends, splits.times, strict=True)
-        times = [np.where(ends <= ending_s, times, np.inf) for ends, times in both]
-        yield from _within(replace(splits, times=times, runs=(), sums_of=lambda: splits.sums), limit_s, check)
+
+    def __init__(self, splits: Splits, limit_s: float, *, check: Check = unlimited) -> None:
+        """Of deep pipelines there may be none for long: what `check` raises ends it."""
+        self.beyond_s = min((least_s for _, least_s in splits.levels if least_s > limit_s), default=np.inf)
+        self._limit_s, self._check = limit_s, check
+        self._left = self._every(splits)
+
+    def __next__(self) -> tuple[int, ...]:
+        return next(self._left)
+
+    def _every(self, splits: Splits) -> Iterator[tuple[int, ...]]:
+        ending_s = max((most_s for most_s, least_s in splits.levels if least_s <= self._limit_s), default=-np.inf)
+        if ending_s == np.inf:
+            yield from self._within(splits)
+        elif ending_s > -np.inf:
+            both = zip(splits.ends, splits.times, strict=True)
+            times = [np.where(ends <= ending_s, times, np.inf) for ends, times in both]
+            yield from self._within(replace(splits, times=times, runs=(), sums_of=lambda: splits.sums))
+
+    def _within(self, splits: Splits) -> Iterator[tuple[int, ...]]:
+        stages, rows = len(splits.times), [_Rows.of(splits, i, self._limit_s) for i in range(len(splits.times))]
+        planes = 1 + (0 if splits.sums is None else len(splits.sums.paced_by))
+        none = np.empty((1, 0)), np.full(1, splits.least_end_s), np.zeros((1, planes))
+        partial = [_FirstStages(np.zeros((1, 1), dtype=np.int64), *none)]
+        while partial:
+            self._check()
+            some = partial.pop()
+            if some.cuts.shape[1] > stages:
+                yield from map(tuple, np.diff(some.cuts).tolist())
+                continue
+            if len(some.cuts) > TOGETHER:
+                partial.append(some.rows(slice(TOGETHER, None)))
+                some = some.rows(slice(TOGETHER))
+            longer, beyond_s = _longer(splits, some, rows[some.times.shape[1]], self._limit_s)
+            self.beyond_s = min(self.beyond_s, beyond_s)
+            if len(longer.cuts):
+                partial.append(longer)
 
 
-def _within(splits: Splits, limit_s: float, check: Check) -> Iterator[tuple[int, ...]]:
-    stages = len(splits.times)
-    planes = 1 + (0 if splits.sums is None else len(splits.sums.paced_by))
-    none = np.empty((1, 0)), np.full(1, splits.least_end_s), np.zeros((1, planes))
-    partial = [_FirstStages(np.zeros((1, 1), dtype=np.int64), *none)]
-    while partial:
-        check()
-        some = partial.pop()
-        if some.cuts.shape[1] > stages:
-            yield from map(tuple, np.diff(some.cuts).tolist())
-            continue
-        if len(some.cuts) > TOGETHER:
-            partial.append(some.rows(slice(TOGETHER, None)))
-            some = some.rows(slice(TOGETHER))
-        longer = _longer(splits, some, limit_s)
-        if len(longer.cuts):
-            partial.append(longer)
+class _Rows(NamedTuple):
+    """A stage with the layers after the first 0, 1, …, in rows, and 1, 2, … of them, in columns, as many as could
+    be within a limit [L, K]: its times, and what is after it (`Splits.works`); inf past the end of the model."""
+
+    times: Floats
+    after_s: Floats
+    path_s: Floats
+    trip_s: Floats | None
+    rest_s: Floats | None
+
+    @classmethod
+    def of(cls, splits: Splits, stage: int, limit_s: float) -> _Rows:
+        """Return those of one stage."""
+        runs, hop_s = splits.stage_runs(stage), splits.hop_s(stage)
+        alone_s = splits.works(stage, runs, 0.0, np.zeros_like(runs) if splits.depths else None)
+        able = np.flatnonzero((alone_s <= limit_s).any(axis=1))
+        times = np.ascontiguousarray(runs[: able[-1] + 1 if len(able) else 1].T)
+        last = np.arange(len(times))[:, None] + np.arange(1, times.shape[1] + 1)
+
+        def after(values: Floats) -> Floats:
+            return np.append(values, np.full(times.shape[1], np.inf))[last]
+
+        path_s, rest = hop_s + after(splits.paths[stage + 1]), splits.trips[1]
+        return cls(
+            times, hop_s + after(splits.bounds[stage + 1]), path_s, 2 * path_s if splits.depths else None,
+            None if rest is None else hop_s + after(rest.bounds[stage + 1]),
+        )  # fmt: skip
 
 
-def _longer(splits: Splits, some: _FirstStages, limit_s: float) -> _FirstStages:
-    """Return splits of the first stages made longer by one stage.
+def _longer(splits: Splits, some: _FirstStages, stages: _Rows, limit_s: float) -> tuple[_FirstStages, float]:
+    """Return splits of the first stages made longer by one of some `stages`, and the least bound of those that
+    take more than `limit_s`, which are left out.
 
-    Those that take more than `limit_s` are left out; the least of each come first.
+    The least of each come first.
     """
     cuts, times, ends_s, planes = some
-    stage = times.shape[1]
-    below_s, path_below_s = splits.bounds[stage + 1], splits.paths[stage + 1]
-    waited_s, hop_s = (splits.microbatches - 1) * splits.slowest_s, splits.hop_s(stage)
+    stage, first = times.shape[1], cuts[:, -1]
+    waited_s = (splits.microbatches - 1) * splits.slowest_s
     before_s, hops_s = times.sum(axis=1)[:, None], sum(splits.hops_s[:stage])
-    own = splits.times[stage][cuts[:, -1]]
-    values = splits.upstream * before_s + splits.works(stage, own, hop_s + below_s)
-    path_s = splits.path * before_s + (splits.path * own + (hop_s + waited_s + path_below_s))
-    values = np.maximum(values, path_s)
+    own, path_s = stages.times[first], stages.path_s[first]
+    trip_s = None if stages.trip_s is None else stages.trip_s[first]
+    values = splits.upstream * before_s + splits.works(stage, own, stages.after_s[first], trip_s)
+    values = np.maximum(values, splits.path * before_s + (splits.path * own + (path_s + waited_s)))
     trips, rest = splits.trips
-    if rest is not None:
-        whole_s = splits.path * (before_s + own) + (hop_s + path_below_s)
-        left_s = splits.upstream * before_s + rest.works(stage, own, hop_s + rest.bounds[stage + 1])
+    if rest is not None and stages.rest_s is not None:
+        whole_s = splits.path * (before_s + own) + path_s
+        left_s = splits.upstream * before_s + rest.works(stage, own, stages.rest_s[first])
         values = np.maximum(values, trips * (whole_s + hops_s) + left_s)
     values = values + hops_s
     ending_s = np.broadcast_to(ends_s[:, None], values.shape)
     if splits.ends:
-        ending_s = np.maximum(ending_s, splits.ends[stage][cuts[:, -1]])
-    row, last = np.nonzero(np.isfinite(values) & (values + ending_s <= limit_s))
-    each, ends_s, planes = values[row, last], ending_s[row, last], planes[row]
+        last = np.minimum(first[:, None] + np.arange(1, own.shape[1] + 1), len(splits.times[0]) - 1)
+        ending_s = np.maximum(ending_s, splits.ends[stage][first[:, None], last])
+    whole = values + ending_s
+    beyond_s = float(whole[whole > limit_s].min(initial=np.inf))
+    row, count = np.nonzero(np.isfinite(values) & (whole <= limit_s))
+    last = first[row] + count + 1
+    each, ends_s, planes = values[row, count], ending_s[row, count], planes[row]
     if splits.sums is not None:
-        sums_s, planes = splits.sums.longer(planes, stage, cuts[row, -1], last)
+        sums_s, planes = splits.sums.longer(planes, stage, first[row], last)
         each = np.maximum(each, sums_s)
     cuts = np.column_stack([cuts[row], last])
-    times = np.column_stack([times[row], own[row, last]])
+    times = np.column_stack([times[row], own[row, count]])
     if splits.warmup and stage and len(row):
         each = np.maximum(each, _waited_s(splits, times))
     elif splits.rounds and stage:
         each = np.maximum(each, _beside_s(splits, times))
     each = each + ends_s
+    beyond_s = min(beyond_s, float(each[each > limit_s].min(initial=np.inf)))
     best_first = np.lexsort((each, row))
     best_first = best_first[each[best_first] <= limit_s]
-    return _FirstStages(cuts, times, ends_s, planes).rows(best_first)
+    return _FirstStages(cuts, times, ends_s, planes).rows(best_first), beyond_s
 
 
 def _beside_s(splits: Splits, times: Floats) -> Floats:

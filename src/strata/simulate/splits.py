@@ -107,6 +107,10 @@ class Splits:
     def _runs(self) -> Sequence[Floats]:
         return self.runs or [times_of_runs(times) for times in self.times]
 
+    def stage_runs(self, stage: int) -> Floats:
+        """Return `times_of_runs` of a stage's times."""
+        return self._runs[stage]
+
     @cached_property
     def _rounds(self) -> Sequence[int]:
         """How often each stage but the first waits for what is in flight between it and the one before."""

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from strata.decision import Reason
 from strata.simulate.any_split import least_s, least_zero_bubble_s, runs_s
+from strata.simulate.split_search import SplitsWithin
+from strata.training.plan.exact import chain as chains_of_stages
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.rows import build_chain
@@ -236,3 +238,24 @@ def test_no_plan_beats_what_its_copies_exchange_at_least_whatever_the_network(se
             plans = space.build(setting, int(space.masks[row]))
             for report in [] if isinstance(plans, Reason) else problem.model.reports(plans):
                 assert bounds.step_s[row] <= report.step_time_s * (1 + EPS)
+
+
+def test_splits_are_looked_for_anew_only_where_there_could_be_others(monkeypatch):
+    looked = []
+
+    class Looked(SplitsWithin):
+        def __init__(self, splits, limit_s, **more):
+            super().__init__(splits, limit_s, **more)
+            looked.append((limit_s, self))
+
+    monkeypatch.setattr(chains_of_stages, "SplitsWithin", Looked)
+    problem = Problem.of(fleet(domain("a", 4, per_node=1)), job(layers(6), batch=8))
+    space = ChainSpace(problem, (0,))
+    opened = [space.open(setting, 1) for setting in problem.configs if setting.cap == 4]
+    times = 0
+    for chain in [chain for chains in opened if not isinstance(chains, Reason) for chain in chains]:
+        looked.clear()
+        list(chain.within(lambda limit_s=1.5 * chain.bound_s: limit_s))
+        assert all(limit_s >= before.beyond_s for (_, before), (limit_s, _) in pairwise(looked))
+        times += len(looked)
+    assert times > len(opened)

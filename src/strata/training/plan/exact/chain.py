@@ -16,7 +16,7 @@ from strata.clock import Check, unlimited
 from strata.simulate.order import ORDERED
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.pipeline_times import in_order_s, split_work_s, wires
-from strata.simulate.split_search import splits_within
+from strata.simulate.split_search import SplitsWithin
 from strata.simulate.splits import EXACT, Splits
 from strata.simulate.traffic import Hop
 from strata.training.plan.exact.copy_sums import ends_s
@@ -148,13 +148,16 @@ class Chain:
         operations = ORDERED_OPERATIONS if self.plan.schedule in ORDERED else MOST_OPERATIONS
         most, timed = max(FEW, min(most, operations // each)), set[tuple[int, ...]]()
         left: list[tuple[float, tuple[int, ...]]] = []
-        # Of all splits whose bounds are below the floor the times are known.
-        floor_s, share = self.bound_s, SHARE
+        # Of all splits whose bounds are below the floor the times are known; up to `beyond_s` there are no others.
+        floor_s, beyond_s, share = self.bound_s, -np.inf, SHARE
         while floor_s < limit_s():
             wide_s = floor_s + share * (limit_s() - floor_s) if np.isfinite(limit_s()) else np.inf
-            others = splits_within(splits, wide_s, check=check)
-            new = [counts for counts in islice(others, most) if counts not in timed]
-            untimed = next(others, None)
+            new, untimed = list[tuple[int, ...]](), None
+            if wide_s >= beyond_s:
+                others = SplitsWithin(splits, wide_s, check=check)
+                new = [counts for counts in islice(others, most) if counts not in timed]
+                untimed = next(others, None)
+                beyond_s = others.beyond_s if untimed is None else -np.inf
             timed.update(new)
             if new:
                 steps_s = self._pipeline_s(np.array(new), check) + splits.ends_s(np.array(new))
