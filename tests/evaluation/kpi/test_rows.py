@@ -6,6 +6,7 @@ import pytest
 from strata.control.balance import work_shares
 from strata.decision import Trust
 from strata.evaluation.kpi import allocation_error, communication_cost_reduction, training_time_reduction
+from strata.evaluation.kpi import compared as compared_module
 from strata.evaluation.kpi.compared import SYNC_DP, Compared, compare
 from strata.evaluation.kpi.dynamics import DECISIONS, Change, Dynamics, Played, corners, independent
 from strata.evaluation.kpi.instances import PlanningCase
@@ -15,6 +16,8 @@ from strata.evaluation.kpi.table import answer, measure_all
 from strata.evaluation.kpi.ways import ways
 from strata.simulate.report import StepReport
 from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
+from strata.training.plan.baselines import BASELINES
+from strata.training.plan.baselines.context import Unfinished
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.planner import plan_training
@@ -78,11 +81,11 @@ def item(step_s, egress=0.0, *domains, local_steps=1):
     return Evaluated(chosen, report, step_s)
 
 
-def compared(ours, *, optimum=None, front=(), **others):
+def compared(ours, *, is_single_best=False, front=(), **others):
     named = dict.fromkeys((*training_time_reduction.NAMED, SYNC_DP))
     instance = PlanningCase(900_000, fleet(domain("a"), domain("b")), job())
     own = tuple(front) or (ours,)
-    return Compared(instance, ours, own, ours, own, optimum or ours, {**named, **others})
+    return Compared(instance, ours, own, ours, own, {**named, **others}, (), is_single_best)
 
 
 def row(value, target, sense):
@@ -138,7 +141,7 @@ def test_a_target_met_against_the_single_domain_alone_is_said():
 
 
 def test_a_plan_slower_than_the_single_domain_is_counted():
-    rows = [compared(item(12.0), best_single_domain=item(10.0), optimum=item(10.0)) for _ in range(2)]
+    rows = [compared(item(12.0), best_single_domain=item(10.0), is_single_best=True) for _ in range(2)]
     guards = training_time_reduction.measure(study(), rows).guards
     assert guards["share_slower_than_single"] == 1.0
     assert guards["share_where_a_single_domain_is_best"] == 1.0
@@ -165,8 +168,46 @@ def test_the_safe_rule_finds_the_optimum_of_a_small_fleet():
     instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8), gbps=50.0, ms=1.0), job())
     found = compare(study(), instance)
     assert found is not None
-    assert found.ours.report.step_time_s < 1.01 * found.optimum.report.step_time_s
+    optimum = plan_training(instance.fleet, instance.job, clock=ticking()).best
+    assert optimum is not None
+    assert found.ours.report.step_time_s < 1.01 * optimum.report.step_time_s
     assert found.others["best_single_domain"] is not None
+
+
+@pytest.mark.parametrize(("gbps", "is_best"), [(1000.0, False), (0.001, True)])
+def test_whether_a_single_domain_is_best_is_what_the_exact_planner_says(gbps, is_best):
+    instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8), gbps=gbps, ms=1.0), job())
+    found = compare(study(), instance)
+    best = plan_training(instance.fleet, instance.job, clock=ticking()).best
+    assert found is not None
+    assert best is not None
+    assert found.is_single_best is is_best
+    assert (best.plan.kind == "single") is is_best
+
+
+def test_a_baseline_whose_search_does_not_end_is_named_and_left_out(monkeypatch):
+    def endless(_problem, _context):
+        raise Unfinished
+
+    monkeypatch.setitem(BASELINES, "latency_blind", endless)
+    instance = PlanningCase(7, fleet(domain("a", 8), domain("b", 8), gbps=50.0, ms=1.0), job())
+    found = compare(study(), instance)
+    assert found is not None
+    assert found.others["latency_blind"] is None
+    row = training_time_reduction.measure(study(), [found])
+    assert row.guards["searches_stopped"] == ["latency_blind, 7"]
+    assert row.beside["no_network_seen"] is None
+
+
+def test_it_is_not_searched_for_a_faster_plan_where_one_is_known(monkeypatch):
+    def never(*_given, **_more):
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(compared_module, "exact", never)
+    instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8), gbps=1000.0, ms=1.0), job())
+    found = compare(study(), instance)
+    assert found is not None
+    assert found.is_single_best is False
 
 
 def test_no_plan_is_no_comparison():

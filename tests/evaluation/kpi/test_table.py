@@ -64,6 +64,7 @@ def rows():
         patch.setattr(inter_domain_latency, "LATENCY", Tiny())
         patch.setattr(inter_domain_latency, "HEADLINE_DOMAINS", 2)
         patch.setattr(inter_domain_latency, "REPEATS", {True: 2})
+        patch.setattr(inter_domain_latency, "OTHER_REPEATS", {True: 2})
         patch.setattr(inter_domain_latency, "_cold_start_s", lambda _study: 0.5)
         patch.setattr(intra_domain_latency, "SITES", (Tiny(),))
         patch.setattr(intra_domain_latency, "MOMENTS", {True: 3})

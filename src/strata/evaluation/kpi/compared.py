@@ -1,21 +1,23 @@
-"""The policy's plans beside the exact optimum and every baseline, instance by instance: what three rows share."""
+"""The policy's plans beside every baseline, instance by instance: what two rows share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.evaluation.kpi.instances import PLANS, PlanningCase
-from strata.evaluation.kpi.study import Study
+from strata.evaluation.kpi.study import SEARCH_LIMIT_S, Study
 from strata.training.plan.baselines import BASELINES
-from strata.training.plan.baselines.context import best, evaluate
+from strata.training.plan.baselines.context import Context, Unfinished, best, evaluate, exact
 from strata.training.plan.baselines.uniform_rules import data_parallel, equal_share
+from strata.training.plan.exact.branches import CROSSING
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
-from strata.training.plan.planner import plan_training
 
 SYNC_DP: Final = "uniform_sync_data_parallel"
+SINGLE: Final = "best_single_domain"
+SAME: Final = 1e-6
 NAMED: Final = (
     "best_single_domain", "equal_gpus_one_domain", "uniform_split", "home_domain", "mast_like", "sailor_like",
     "latency_blind",
@@ -27,7 +29,9 @@ class Compared:
     """ours: the policy's plan when asked for time alone; front: its plans under 64 preferences. untrained,
     untrained_front: those of the policy that has learned nothing.
 
-    others: by name, None where the rule finds no legal plan. optimum: the exact planner's.
+    others: by name, None where the rule finds no legal plan or its search did not end within SEARCH_LIMIT_S, which
+    `unfinished` names. is_single_best: whether no plan is faster than the best single domain's by SAME; None: not
+    known within that limit, or there is no such plan.
     """
 
     instance: PlanningCase
@@ -35,8 +39,9 @@ class Compared:
     front: tuple[Evaluated, ...]
     untrained: Evaluated
     untrained_front: tuple[Evaluated, ...]
-    optimum: Evaluated
     others: Mapping[str, Evaluated | None]
+    unfinished: tuple[str, ...] = ()
+    is_single_best: bool | None = None
 
     def step_s(self, name: str) -> float | None:
         """Return the step time of a baseline, None without a plan."""
@@ -60,13 +65,42 @@ def compare(study: Study, instance: PlanningCase) -> Compared | None:
     items, untrained = study.candidates(problem), study.untrained
     fronts = [tuple(each.front(problem, items)) for each in (study, untrained)]
     ours, unlearned = study.decide(problem), untrained.decide(problem)
-    answer = plan_training(instance.fleet, instance.job, clock=study.clock, rank=0)
-    if ours is None or unlearned is None or answer.best is None:
+    if ours is None or unlearned is None:
         return None
     context = study.context(num_devices=ours.plan.num_devices, seed=instance.seed)
-    others = {name: BASELINES[name](problem, context) for name in NAMED}
+    others, unfinished = dict[str, Evaluated | None](), list[str]()
+    for name in NAMED:
+        try:
+            others[name] = BASELINES[name](problem, _begun_now(study, context))
+        except Unfinished:
+            others[name] = None
+            unfinished.append(name)
     others[SYNC_DP] = uniform_data_parallel(study, problem)
-    return Compared(instance, ours, fronts[0], unlearned, fronts[1], answer.best, others)
+    plans = (ours, unlearned, *fronts[0], *others.values())
+    is_single_best = _is_best(problem, _begun_now(study, context), others[SINGLE], plans)
+    return Compared(
+        instance, ours, fronts[0], unlearned, fronts[1], others, tuple(unfinished), is_single_best
+    )  # fmt: skip
+
+
+def _begun_now(study: Study, context: Context) -> Context:
+    """Return the context with the limit of a search that begins now."""
+    return replace(context, deadline=study.clock() + SEARCH_LIMIT_S)
+
+
+def _is_best(
+    problem: Problem, context: Context, single: Evaluated | None, plans: Iterable[Evaluated | None]
+) -> bool | None:
+    """Return whether no plan is faster than that in a single domain: of those known, or else of all."""
+    if single is None:
+        return None
+    step_s = single.report.step_time_s
+    if any(plan is not None and plan.report.step_time_s * (1 + SAME) < step_s for plan in plans):
+        return False
+    try:
+        return exact(problem, context, range(len(problem.fleet.domains)), so_far=single, lots=CROSSING) is None
+    except Unfinished:
+        return None
 
 
 def uniform_data_parallel(study: Study, problem: Problem) -> Evaluated | None:

@@ -1,4 +1,4 @@
-"""Row `pareto_coverage`: how much of the exact front 64 preferences find, beside searches of the same budget."""
+"""Row `pareto_coverage`: how much of a front, exact where proved, 64 preferences find, and other searches."""
 
 from __future__ import annotations
 
@@ -14,43 +14,56 @@ from strata.evaluation.kpi.fronts import measures, scaled
 from strata.evaluation.kpi.instances import FRONTS, PlanningCase
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
 from strata.evaluation.kpi.searches import nsga2_front, random_front
-from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Study
+from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, Study
 from strata.stats import mean_interval
 from strata.training.plan.baselines import nsga2
 from strata.training.plan.exact.pareto import front, vector
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.result import Evaluated
 from strata.training.plan.shortlist.preferences import preferences
 
 TARGET: Final = 0.85
 HEADLINE: Final = "coverage_eps_1"
 
+MOST_LOOKED: Final = {True: 500, False: 1400}
+"""Looks into sharings and orders of pipelines before a search for a front ends, by whether the run is quick: some
+10 ms each. They are counted, not timed: all machines have the same front."""
+
 
 def measure(study: Study) -> Kpi:
-    """Return the row over all instances whose exact front is known."""
-    instances = FRONTS.draw(quick=study.quick)
+    """Return the row over all instances on which a plan fits."""
+    instances, most_looked = FRONTS.draw(quick=study.quick), MOST_LOOKED[study.quick]
     measured: list[dict[str, dict[str, float]]] = []
-    sizes, unfinished = [], 0
+    sizes, is_exact = [], list[bool]()
     for done, instance in enumerate(instances, 1):
-        exact, complete = front(instance.problem(), clock=study.clock, deadline=study.clock() + SEARCH_LIMIT_S)
-        if complete and exact:
-            measured.append(_compare(study, instance, points(exact)))
-            sizes.append(len(exact))
-        unfinished += not complete
+        problem, started = instance.problem(), study.clock()
+        items = study.candidates(problem)
+        listed_s = study.clock() - started
+        # Whatever is known first rules branches out: the front is the same.
+        best, complete = front(
+            instance.problem(), clock=study.clock, deadline=np.inf, start=items, most_looked=most_looked
+        )
+        if best:
+            measured.append(_compare(study, instance, problem, items, points(best), listed_s))
+            sizes.append(len(best))
+            is_exact.append(complete)
         study.advance(done / len(instances))
     rng = study.rng()
     headline = [case["hi_ppo"][HEADLINE] for case in measured]
     interval = mean_interval(headline, rng=rng) if len(measured) > 1 else None
     return Kpi(
         name="pareto_coverage",
-        definition=f"mean share of the exact front (step time, utilisation, money) within 1 % of its range of a "
-        f"plan found with {QUERIES} preferences, fleets of 5 to 8 domains",
-        baseline="the exact front, by branch and bound over the whole plan space",
+        definition=f"mean share of the front (step time, utilisation, money) within 1 % of its range of a plan "
+        f"found with {QUERIES} preferences, fleets of 5 to 8 domains; the front is exact on {sum(is_exact)} of "
+        f"{len(is_exact)}, else the best known",
+        baseline="the front of branch and bound over the whole plan space, which begins with all candidates and "
+        f"ends with proof or after {most_looked:,} looks into branches",
         value=float(np.mean(headline)) if headline else None,
         target=TARGET,
         sense="at least",
         ci95=ends(interval),
         instances=len(measured),
-        guards=_guards(measured, sizes, unfinished),
+        guards=_guards(measured, sizes, is_exact),
         trust=Trust.ANALYTIC,
         beside={
             name: float(np.mean([case[name][HEADLINE] for case in measured]))
@@ -71,17 +84,16 @@ def linear_oracle(exact: Floats, *, queries: int) -> Floats:
     return np.asarray(exact[np.unique(worth.argmin(axis=1))])
 
 
-def _compare(study: Study, instance: PlanningCase, exact: Floats) -> dict[str, dict[str, float]]:
+def _compare(
+    study: Study, instance: PlanningCase, problem: Problem, items: list[Evaluated], exact: Floats, listed_s: float
+) -> dict[str, dict[str, float]]:
     answers: dict[str, dict[str, float]] = {}
 
     def add(name: str, measured: Floats, elapsed_s: float) -> None:
         answers[name] = {**measures(measured, exact), "plans": float(len(measured)), "elapsed_s": elapsed_s}
 
     started = study.clock()
-    problem = instance.problem()
-    items = study.candidates(problem)
-    listed_s = study.clock() - started
-    add("hi_ppo", points(study.front(problem, items)), study.clock() - started)
+    add("hi_ppo", points(study.front(problem, items)), listed_s + study.clock() - started)
     add("untrained", points(study.untrained.front(problem, items)), 0.0)
     add("all_candidates", points(items), listed_s)
     add("linear_weights_oracle", linear_oracle(exact, queries=QUERIES), 0.0)
@@ -98,7 +110,7 @@ def _compare(study: Study, instance: PlanningCase, exact: Floats) -> dict[str, d
 
 
 def _guards(
-    measured: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], unfinished: int
+    measured: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], is_exact: Sequence[bool]
 ) -> dict[str, Any]:
     methods = list(measured[0]) if measured else []
     guards: dict[str, Any] = {
@@ -108,7 +120,12 @@ def _guards(
     if not nsga2.available():
         guards["nsga2"] = f"not installed: {install('dev')}"
     guards["front_size"] = summary(sizes)
-    guards["fronts_not_finished"] = unfinished
+    guards["fronts_not_proved"] = len(is_exact) - sum(is_exact)
+    for name, wanted in (("on_exact_fronts", True), ("on_fronts_not_proved", False)):
+        each = [
+            case["hi_ppo"][HEADLINE] for case, proved in zip(measured, is_exact, strict=True) if proved is wanted
+        ]
+        guards[name] = float(np.mean(each)) if each else None
     guards["share_of_instances_that_reach_it"] = (
         float(np.mean([case["hi_ppo"][HEADLINE] >= TARGET for case in measured])) if measured else None
     )

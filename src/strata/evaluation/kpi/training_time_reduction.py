@@ -8,17 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from strata.decision import worst
-from strata.evaluation.kpi.compared import NAMED, Compared
+from strata.evaluation.kpi.compared import NAMED, SAME, SINGLE, Compared
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
-from strata.evaluation.kpi.study import Study
+from strata.evaluation.kpi.study import SEARCH_LIMIT_S, Study
 from strata.stats import mean_interval
 
 TARGET: Final = 0.25
-SINGLE: Final = "best_single_domain"
 STRONGER: Final = ("mast_like", "uniform_split", "sailor_like", "latency_blind")
 """What else one could run. As many devices in one ideal domain is a bound, not a place: its gap stands beside."""
 
-SAME: Final = 1e-6
 _NAMED: Final = {"latency_blind": "no_network_seen"}
 
 
@@ -81,12 +79,15 @@ def _guards(compared: Sequence[Compared], usable: Sequence[Compared]) -> dict[st
         "with_local_steps": summary(_reductions([case for case in usable if case not in sync], SINGLE)),
         "device_hours_ratio": summary(device_hours),
         "share_where_a_single_domain_is_best": _share(
-            [(case.step_s(SINGLE) or np.inf) <= case.optimum.report.step_time_s * (1 + SAME) for case in usable]
+            [case.is_single_best for case in usable if case.is_single_best is not None]
         ),
+        "not_known_whether_it_is_best": sum(case.is_single_best is None for case in usable),
         "share_where_policy_stays_in_one_domain": _share([case not in crossing for case in usable]),
         "share_slower_than_single": _share([value < -SAME for value in _reductions(usable, SINGLE)]),
         "only_where_it_crosses": summary(_reductions(crossing, SINGLE)),
         "instances_no_single_domain_can_run": len(compared) - len(usable),
+        "searches_stopped": [f"{name}, {case.instance.seed}" for case in compared for name in case.unfinished],
+        "limit_of_a_search_s": SEARCH_LIMIT_S,
         "passes_only_against": reached if SINGLE in reached and len(reached) <= len(STRONGER) else [],
         "misses_against": [name for name in STRONGER if name not in reached],
     }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from strata.errors import UsageError
 from strata.training.plan.exact.pareto import front, vector
 from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.unit import Units
 from strata.workload.job import Limits
 from tests.support.builders import domain, fleet, job, layers, link
@@ -92,3 +94,45 @@ def test_more_than_eight_domains_are_refused_with_what_to_do():
 def test_a_fleet_that_cannot_hold_the_model_has_an_empty_front():
     problem = Problem.of(fleet(domain("a", 1)), job(layers(64, mparams=1000.0)))
     assert front(problem, clock=lambda: 0.0, deadline=1.0) == ([], True)
+
+
+@pytest.mark.long("every sharing of small fleets is built")
+@examples(40)
+@given(st.integers(0, 10**6), st.sampled_from([4, 16, 64]), st.sampled_from([(), (8,)]))
+def test_no_plan_that_a_sharing_is_built_as_beats_its_bounds(seed, batch, local_steps):
+    part, asked = small_case(seed, global_batch=batch)
+    problem = Problem.of(part, replace(asked, local_steps=local_steps))
+    space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for way, group in np.ndindex(len(space.ways), len(space.groups)):
+        plan = space.build(space.sharing(way, group))
+        if plan is None:
+            continue
+        step_s, use, usd = vector(problem.model.reports([plan])[0])
+        bounds = space.bounds_of_plan(way, group, step_s)
+        if bounds is not None:
+            assert -use <= bounds[0] * (1 + 1e-9)
+            assert usd >= bounds[1] * (1 - 1e-9)
+
+
+def test_fewer_devices_than_a_sharing_would_have_rule_nothing_out():
+    """Of 6 devices some shapes have 4; the plan that is built has all six, and what it costs is known before."""
+    problem = Problem.of(fleet(domain("a", 6), domain("b", 6)), job(layers(4), batch=64))
+    space = ShardSpace(problem, (0, 1))
+    closer = 0
+    for way, group in np.ndindex(len(space.ways), len(space.groups)):
+        step_s = space.bounds()[way, group]
+        bounds = space.bounds_of_plan(way, group, step_s)
+        if bounds is not None and np.isfinite(step_s):
+            limits_s = np.full((1, len(space.groups)), step_s)
+            closer += bounds[1] > space.least_usd([way], limits_s)[0, group] * 1.01
+    assert closer
+
+
+def test_a_front_ends_after_so_many_looks_on_every_machine():
+    problem = Problem.of(fleet(domain("a"), domain("b")), job(layers(4), batch=8))
+    whole, complete = front(problem, clock=lambda: 0.0, deadline=1.0)
+    some, is_whole = front(problem, clock=lambda: 0.0, deadline=1.0, most_looked=3)
+    assert (complete, is_whole) == (True, False)
+    assert some
+    known, _ = front(problem, clock=lambda: 0.0, deadline=1.0, start=whole, most_looked=3)
+    assert [vector(item.report) for item in known] == [vector(item.report) for item in whole]

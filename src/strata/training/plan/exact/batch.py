@@ -123,6 +123,29 @@ def _firsts(parts: Sequence[Sized]) -> Ints:
     return np.cumsum([0, *map(len, parts[:-1])])
 
 
+def could_be_picked(ways: list[list[Inner]], batch: int, *, local_steps: int) -> list[list[Inner]]:
+    """Return the shapes that units could be in once `best_shapes` are chosen and share a batch no smaller than all
+    their copies.
+
+    A step that hides h of its sum takes (work + closing) eta and what is left of the sum; those chosen take no
+    longer than all shapes with the latest closing, and hide no more than the unit that hides least does at most.
+    In that time each unit does what is left of the batch when all others do their most.
+    """
+    work_s = float(least_times_s(ways, batch, np.zeros(1))[0])
+    if not np.isfinite(work_s):
+        return ways
+    closings = [[inner.closing_s for inner in unit] for unit in ways]
+    later_s = max(map(max, closings)) - max(map(min, closings))
+    hidden_s = min(max(inner.hidden_s for inner in unit) for unit in ways)
+    limit_s = (work_s + later_s + hidden_s / (local_steps * eta(local_steps))) * (1 + 4 * CLOSE)
+    figures = _Figures(ways)
+    taken = figures.taken(limit_s)
+    most = figures.most_of_units(taken)
+    needed = batch * (1 - 1e-9) - (most.sum() - most)
+    each = zip(ways, np.split(taken, figures.first[1:]), needed.tolist(), strict=True)
+    return [[unit[at] for at in np.flatnonzero(own >= least)] for unit, own, least in each]
+
+
 def sharing_copies(ways: list[list[Inner]], batch: int, copies: int) -> list[list[Inner]] | None:
     """Return one shape a unit, `copies` of the model together, that work the batch off soonest; None: no such."""
     figures = _Figures(ways)

@@ -49,12 +49,14 @@ def front(
     clock: Clock,
     deadline: float,
     start: Sequence[Evaluated] = (),
+    most_looked: float = np.inf,
     advance: Callable[[float], None] = lambda _share: None,
 ) -> tuple[list[Evaluated], bool]:
     """Return the non-dominated plans by step time, and whether the search was complete.
 
     Raises UsageError for more than MOST_DOMAINS usable domains. Plans known before (`start`: legal, evaluated)
-    rule branches out from the beginning. `advance` is told the share done.
+    rule branches out from the beginning. After so many looks into sharings and orders of pipelines (`most_looked`)
+    the search ends as when time is out, and on any machine alike. `advance` is told the share done.
     """
     count = len(problem.fleet.domains)
     if count > MOST_DOMAINS:
@@ -80,6 +82,8 @@ def front(
                 check()
             if not branches.alive[position]:
                 continue
+            if branches.looked >= most_looked:
+                return _sorted(_merge(problem, archive, built)), False
             check()
             plans, chains = branches.build(position, points)
             built, opened = built + plans, opened + chains
@@ -101,7 +105,7 @@ class _Branches:
 
     def __init__(self, problem: Problem, check: Check) -> None:
         members = tuple(range(len(problem.fleet.domains)))
-        self.problem, self.check = problem, check
+        self.problem, self.check, self.looked = problem, check, 0
         self.chains, self.shards = ChainSpace(problem, members), ShardSpace(problem, members)
         bounds: list[Floats] = [np.empty((0, 3))]
         self._rows: list[Ints] = []
@@ -133,7 +137,10 @@ class _Branches:
     def bound_closer(self, position: int, points: Floats) -> bool:
         """Bound a branch, and others like it, more closely; False where its bound is the closest."""
         branch = self.branches[position]
+        self.looked += 1
         if isinstance(branch, _SharedBatch):
+            if self._bound_plan(position, branch, points):
+                return True
             closer = self.shards.closer(*branch, check=self.check)
             if closer is None:
                 return False
@@ -146,8 +153,18 @@ class _Branches:
                 return False
             known, new = self._rows[number][masks], _columns(self.chains.bounds(config, masks))[masks]
         rows = known[known >= 0]
-        self.bounds[rows] = new[known >= 0]
+        self.bounds[rows] = np.maximum(self.bounds[rows], new[known >= 0])
         self.alive[rows] &= np.isfinite(self.bounds[rows, 0]) & ~_dominated(self.bounds[rows], points)
+        return True
+
+    def _bound_plan(self, position: int, branch: _SharedBatch, points: Floats) -> bool:
+        """Bound the plan that a sharing is built as, and whether that is closer."""
+        step_s, use, usd = self.bounds[position].tolist()
+        of_plan = self.shards.bounds_of_plan(*branch, step_s, check=self.check)
+        if of_plan is None or (of_plan[0] >= -use and of_plan[1] <= usd):
+            return False
+        self.bounds[position] = step_s, max(use, -of_plan[0]), max(usd, of_plan[1])
+        self.alive[position] = not _dominated(self.bounds[position : position + 1], points)[0]
         return True
 
     def build(self, position: int, points: Floats) -> tuple[list[TrainingPlan], list[Chain]]:
@@ -167,6 +184,7 @@ class _Branches:
         for order, limit_s, least_s in zip(orders, limits_s.tolist(), bounds[:, 0].tolist(), strict=True):
             if limit_s <= least_s:
                 continue
+            self.looked += 1
             built = chains_of(self.problem, config, order, limit_s=limit_s, after_s=after_s)
             chains += [chain for chain in built if isinstance(chain, Chain)]
         return [plan for chain in chains for plan in chain.plans], chains

@@ -25,7 +25,7 @@ from strata.training.plan.exact.shapes import Rates
 from strata.training.plan.exact.sharing_plans import EVERY, DataParallelPlan, SharingPlans, Way
 from strata.training.plan.exact.sharing_use import SharingUse
 from strata.training.plan.exact.tables import ShapeTables
-from strata.training.plan.exact.unit import FASTEST, Units
+from strata.training.plan.exact.unit import FASTEST, Inner, Units
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
@@ -48,6 +48,7 @@ class ShardSpace(UnitGroups):
         fastest = FASTEST if problem.job.pins.data is None else EVERY
         self._units = Units(problem, fastest=fastest, is_thorough=is_thorough)
         self._known_rates: dict[CommonConfig, Rates] = {}
+        self._known_devices: dict[tuple[int, int], Floats | None] = {}
 
     @cached_property
     def ways(self) -> tuple[Way, ...]:
@@ -360,6 +361,25 @@ class ShardSpace(UnitGroups):
         rows = zip((self.ways[number] for number in ways), step_s, strict=True)
         return np.array([self.use.most_utilization(way, each_s) for way, each_s in rows]).reshape(step_s.shape)
 
+    def bounds_of_plan(
+        self, way: int, group: int, step_s: float, *, check: Check = unlimited
+    ) -> tuple[float, float] | None:
+        """Return what the plan of a sharing (`build`, of all shapes) uses of its devices at most and what it costs
+        at least [USD], if it takes so long; None where no more than of any plan is known."""
+        if (way, group) not in self._known_devices:
+            sharing = self.sharing(way, group)
+            inners = self._inners(sharing, check)
+            self._known_devices[way, group] = self.plans.fewest_devices(sharing, inners)
+        devices = self._known_devices[way, group]
+        return None if devices is None else self.use.of_devices(self.ways[way], group, devices, step_s)
+
+    def _inners(self, sharing: DataParallelPlan, check: Check) -> list[list[Inner]]:
+        """Return all shapes of the units of a sharing."""
+        for unit in sharing.units:
+            check()
+            self._units.inners_of_kind(unit, sharing.way.common)  # dozens of shapes, where they are new
+        return [self._units.inners_of_kind(unit, sharing.way.common) for unit in sharing.units]
+
     @cached_property
     def use(self) -> SharingUse:
         """What sharings use."""
@@ -374,10 +394,7 @@ class ShardSpace(UnitGroups):
         """
         common = sharing.way.common
         if all_shapes:
-            for unit in sharing.units:
-                check()
-                self._units.inners_of_kind(unit, common)  # dozens of shapes, where they are new
-            return self.plans.build(sharing, [self._units.inners_of_kind(unit, common) for unit in sharing.units])
+            return self.plans.build(sharing, self._inners(sharing, check))
         kinds = [int(self.tables.kind[self.position[unit]]) for unit in sharing.units]
         return self.plans.build(sharing, [self.tables.built(kind, common) for kind in kinds])
 

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from strata.training.plan.exact.batch import best_shapes, share, sharing_copies
+from strata.arrays import Floats
+from strata.training.plan.exact.batch import best_shapes, could_be_picked, share, sharing_copies
 from strata.training.plan.exact.config import CommonConfig
 from strata.training.plan.exact.memory_fit import recomputing_least
 from strata.training.plan.exact.problem import Problem
@@ -68,6 +69,25 @@ class SharingPlans:
         if len(plans) < 2:
             return plans[0] if plans else None
         return min(zip(plans, self.problem.model.bounds_s(plans), strict=True), key=itemgetter(1))[0]
+
+    def fewest_devices(self, sharing: DataParallelPlan, ways: list[list[Inner]]) -> Floats | None:
+        """Return how many devices of each domain [domains] the plan of units in one of these shapes each has at
+        least; None where that is not known without building it."""
+        batch, fleet = self.problem.job.global_batch, self.problem.fleet
+        if self.problem.job.pins.data is not None or not all(ways):
+            return None
+        if sum(max(inner.plan.pipelines[0].replicas for inner in unit) for unit in ways) > batch:
+            return None  # of fewer copies than these
+        devices = np.zeros(len(fleet.domains))
+        picked = could_be_picked(ways, batch, local_steps=sharing.way.local_steps)
+        for unit, inners in zip(sharing.units, picked, strict=True):
+            if len(unit) == 1:  # shapes may have the name of another domain of the kind
+                devices[unit[0]] = min(inner.plan.num_devices for inner in inners)
+                continue
+            each = [inner.plan.devices() for inner in inners]
+            for index in unit:
+                devices[index] = min(own[fleet.domains[index].name] for own in each)
+        return devices
 
     def _fastest(
         self, sharing: DataParallelPlan, ways: list[list[Inner]], plan: TrainingPlan

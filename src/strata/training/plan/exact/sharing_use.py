@@ -57,6 +57,16 @@ class SharingUse:
             share = use_s / (least.sum(axis=1) * step_s)
         return np.asarray(np.where(np.isfinite(share), np.minimum(1.0, share * (1 + ROUNDING)), 1.0))
 
+    def of_devices(self, way: Way, group: int, devices: Floats, step_s: float) -> tuple[float, float]:
+        """Return the same two of one group where it has so many devices of each domain [domains] at least: what is
+        of use at most, and what it costs."""
+        sample_useful_s = self.rates[way.common].sample_useful_s
+        of_group = self._domains[group, list(self.space.members)]
+        useful_s = self.problem.job.global_batch * float(sample_useful_s[of_group].max(initial=0.0))
+        share = useful_s / (float(devices.sum()) * step_s) * (1 + ROUNDING)
+        usd = float(devices @ self._prices_usd) * step_s
+        return min(1.0, share), usd + self.sum_usd[group] / (way.gradient_compression * way.local_steps)
+
     def _devices(self, common: CommonConfig) -> tuple[Floats, Floats]:
         """Return how many devices of each domain the shapes of each group have, the fewest and the most
         [groups, domains]; of units without shapes none."""
