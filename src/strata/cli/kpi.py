@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few instances: under 3 minutes on 2 cores, with wide intervals.")
+@click.option("--quick", is_flag=True, help="Few instances: some minutes on 2 cores, with wide intervals.")
 @click.option("--row", "names", multiple=True, metavar="NAME", help="Only this row; repeatable.")
 @click.option("--policy", "file", type=click.Path(), help="A policy file instead of the bundled one.")
 @click.option("--fail-on-missed", is_flag=True, help="Exit 4 when a row misses its target.")
