@@ -24,6 +24,7 @@ class ModelInfo:
 
     Arrays have shape [L]. A multiply-add counts as 2 FLOPs.
 
+    num_attention_heads: those that ranks divide, with heads and groups of linear layers (`served_heads`).
     max_position_embeddings: rows of a learned position table, 0 where positions are computed.
     context_limit: tokens that the model takes according to its config; 0 where that says nothing.
     weight_bytes: stored by each layer, all experts included; routed_bytes: those of the routed experts in it.
@@ -77,7 +78,7 @@ class ModelInfo:
             model_name=spec.name,
             num_layers=spec.num_layers,
             hidden_size=spec.hidden_size,
-            num_attention_heads=spec.divided_heads,
+            num_attention_heads=spec.served_heads,
             intermediate_size=spec.intermediate_size,
             max_position_embeddings=spec.max_sequence_length or 0,
             weight_bytes=np.array(params[1:-1]) * width,

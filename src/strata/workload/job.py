@@ -109,6 +109,7 @@ class TrainingJob:
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
     software: what runs the job, beyond what its layout says.
     model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
+    num_heads: what tensor parallelism divides (`ModelSpec.divided_heads`).
     spec: the model's shape, for launch files; the planner reads the layers alone.
     pins: what every plan's layout must be.
     """

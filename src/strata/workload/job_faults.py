@@ -61,7 +61,9 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
     """Yield what no layout can be: sizes that do not divide the heads or the batch, stages without a layer."""
     parallel, batch = file.parallel, file.train.num_sequences
     if parallel.tensor is not None and spec.divided_heads % parallel.tensor:
-        message = f"{parallel.tensor} does not divide the {spec.divided_heads} attention heads of {spec.name}"
+        counts = [(count, what) for what, count in spec.divided.items() if count % parallel.tensor]
+        whole = [f"{count} {what if count > 1 else what.removesuffix('s')}" for count, what in counts]
+        message = f"{parallel.tensor} does not divide the {' and '.join(whole)} of {spec.name}"
         yield document.fault(("parallel", "tensor"), message)
     if parallel.pipeline is not None and parallel.pipeline > len(spec.kinds):
         message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"

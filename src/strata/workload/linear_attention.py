@@ -51,6 +51,13 @@ class LinearAttention(ABC):
         return 2 * self.keys + self.values
 
     @property
+    def divided(self) -> dict[str, int]:
+        """What ranks of tensor parallelism divide: key heads and value heads (vLLM's `gdn_linear_attn.py`)."""
+        if self.key_heads == self.value_heads:
+            return {"linear heads": self.value_heads}
+        return {"linear key heads": self.key_heads, "linear value heads": self.value_heads}
+
+    @property
     def state_elements(self) -> int:
         """Numbers that a block keeps for a sequence: the state, and the last tokens of the convolution."""
         return self.value_heads * self.key_head_dim * self.value_head_dim + self.convolved * (self.kernel - 1)
@@ -201,6 +208,11 @@ class Mamba2(LinearAttention):
     """
 
     conv_bias: bool = True
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """Heads, and the groups that share queries and keys (Megatron-LM's `mamba_mixer.py` asserts both)."""
+        return {"Mamba heads": self.value_heads, "Mamba groups": self.key_heads}
 
     @property
     def token_flops(self) -> float:

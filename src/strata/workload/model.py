@@ -156,9 +156,25 @@ class ModelSpec:
         return "mqa" if self.num_kv_heads == 1 else "gqa"
 
     @property
+    def divided(self) -> dict[str, int]:
+        """How many there are of what no two ranks of tensor parallelism share: heads, and groups of heads."""
+        heads = self.num_heads if self.other is None else gcd(self.num_heads, self.other.heads.num_heads)
+        linear = self.linear.divided if self.linear is not None and self.linear.layers else {}
+        if linear and self.lone and "attention" not in self.lone:
+            return linear
+        return {"attention heads": heads, **linear}
+
+    @property
     def divided_heads(self) -> int:
-        """The heads that ranks divide: what all numbers of heads are multiples of."""
-        return self.num_heads if self.other is None else gcd(self.num_heads, self.other.heads.num_heads)
+        """The number that ranks divide in training: what all numbers of heads and groups are multiples of."""
+        return gcd(*self.divided.values())
+
+    @property
+    def served_heads(self) -> int:
+        """The number that ranks divide in serving: a single group of Mamba each rank has a copy of (vLLM's
+        `mamba_mixer2.py`), more groups they divide.
+        """
+        return gcd(*(count for what, count in self.divided.items() if (what, count) != ("Mamba groups", 1)))
 
     @property
     def can_be_profiled(self) -> bool:

@@ -212,7 +212,7 @@ def test_ray_is_refused_where_it_would_give_a_node_the_layers_of_another(tmp_pat
 def test_a_node_with_more_devices_runs_more_ranks_and_that_is_said(tmp_path):
     engine = vllm.render(UNEQUAL)
     write(tmp_path, engine.files)
-    assert "nodes of 8 and 4 devices and 64 heads it is 4, so a/0 runs 2 ranks" in engine.notes[0]
+    assert "nodes of 8 and 4 devices and 64 heads to divide it is 4, so a/0 runs 2 ranks" in engine.notes[0]
     code, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h", RANKS="2")
     assert (code, len(lines)) == (0, 2)
     assert {line.split()[2] for line in lines} == {"0,1,2,3", "4,5,6,7"}

@@ -15,6 +15,7 @@ from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.objective import Scales
 from strata.training.plan.planned import PlanRequest
 from strata.training.plan.planner import plan_training
+from strata.workload.huggingface import model
 from strata.workload.job import Limits, Schedule
 from strata.workload.pins import Pins
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -126,6 +127,20 @@ def test_what_no_layout_can_mean_is_refused_where_it_stands(layout, text, faults
     with pytest.raises(BadFile) as caught:
         layout(text)
     assert [f"{f.line}:{f.column}: {f.where}: {f.message}" for f in caught.value.faults] == faults
+
+
+def test_heads_of_linear_attention_must_be_divided_too():
+    """Qwen3-Next: 16 heads that attend, and 16 of linear keys; here the keys have 4."""
+    hybrid = model("qwen3-next-80b-a3b")
+    few = replace(hybrid, linear=replace(hybrid.linear, key_heads=4))
+    plan = TrainingPlan((pipeline(Stage("a", 0, 10, 8)),), 1)
+    for spec, said in (
+        (hybrid, []),
+        (few, ["tensor parallel 8 does not divide the 4 linear key heads; 4 does"]),
+    ):
+        asked = replace(JOB, spec=spec, num_heads=spec.divided_heads)
+        faults = evaluate_given(plan, "p", PLACE, asked, Scales()).faults
+        assert [str(fault) for fault in faults] == said
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def job_of(run: PublishedRun) -> TrainingJob:
         spec=run.spec,
         layers=layers_of(run.spec, run.sequence_length, precision=run.precision, software=software),
         sequence_length=run.sequence_length,
-        num_heads=run.spec.num_heads,
+        num_heads=run.spec.divided_heads,
         global_batch=run.global_batch,
         precision=run.precision,
         software=software,

@@ -225,8 +225,8 @@ class _Row:
         if devices != run.num_gpus:
             pieces = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
             self.fault("num_gpus", f"{pieces} is {devices} GPUs, not {run.num_gpus}")
-        if run.spec.num_heads % tp:
-            self.fault("tp", f"{run.spec.num_heads} heads are not a multiple of tensor parallel {tp}")
+        if run.spec.divided_heads % tp:
+            self.fault("tp", f"{run.spec.divided_heads} heads are not a multiple of tensor parallel {tp}")
         if tp > run.gpus_per_node:
             self.fault("tp", f"tensor parallel {tp} does not fit a node of {run.gpus_per_node} GPUs")
         virtual, deepest = run.virtual_stages or 1, -(-run.spec.num_layers // pp)

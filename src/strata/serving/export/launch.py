@@ -1,8 +1,8 @@
 """What the launch scripts of all engines share: how a pipeline becomes ranks, and the head of a script.
 
 Engines have one tensor-parallel size for all stages of a pipeline. It is the largest that divides the devices of
-each node and the model's attention heads; a node with more devices than that runs several pipeline ranks, its
-layers split between them. So every device works and holds what was planned; a token passes these ranks one after
+each node and the model's heads; a node with more devices than that runs several pipeline ranks, its layers split
+between them. So every device works and holds what was planned; a token passes these ranks one after
 the other.
 """
 
@@ -165,7 +165,8 @@ def _shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> I
         devices = " and ".join(map(str, sorted({host.node.num_devices for host in ranks.hosts}, reverse=True)))
         text = (
             f"pipeline {ranks.number}: {engine} has one tensor-parallel size for all stages; with nodes of "
-            f"{devices} devices and {plan.job.num_heads or 'unknown'} heads it is {ranks.tensor_parallel}"
+            f"{devices} devices and {plan.job.num_heads or 'unknown'} heads to divide it is "
+            f"{ranks.tensor_parallel}"
         )
         if split:
             runs = ", ".join(f"{host.node.id} runs {len(host.layers)} ranks" for host in split)

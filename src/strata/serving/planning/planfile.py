@@ -81,7 +81,8 @@ class PlannedFleet(FileModel):
 
 
 class PlannedService(FileModel):
-    """The job a plan was made for. `num_layers`: blocks, without embedding and head; num_heads: 0 unknown.
+    """The job a plan was made for. `num_layers`: blocks, without embedding and head; num_heads: what tensor
+    parallelism divides (`ModelSpec.served_heads`), 0 unknown.
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
     context_limit: most tokens of a request that job or model state, 0 where neither does. notes: what a reader of

@@ -261,4 +261,4 @@ def _job(profile: str | TrainingJob, num_layers: int | None) -> TrainingJob:
             raise UsageError(f"num_layers={num_layers}: at least an embedding, one layer and a head")
         spec = replace(spec, num_layers=num_layers - 2)
     table = layer_table(spec, SEQUENCE_LENGTH)
-    return TrainingJob(spec.name, table, SEQUENCE_LENGTH, spec.num_heads, GLOBAL_BATCH, model_name=spec.name)
+    return TrainingJob(spec.name, table, SEQUENCE_LENGTH, spec.divided_heads, GLOBAL_BATCH, model_name=spec.name)

@@ -98,8 +98,19 @@ def _devices(model: StepModel, plan: TrainingPlan) -> Iterator[Reason]:
         if ranks > node:
             yield Reason("tensor-across-nodes", name, {"ranks": ranks, "devices": node})
     for ranks in sorted({ranks for _, ranks in widths}):
-        if model.job.num_heads % ranks:
-            yield Reason("heads-not-divided", "", {"ranks": ranks, "heads": model.job.num_heads})
+        yield from _heads(model.job, ranks)
+
+
+def _heads(job: TrainingJob, ranks: int) -> Iterator[Reason]:
+    """Yield the heads, and the groups of heads, that so many ranks do not divide."""
+    counts = {"attention heads": job.num_heads} if job.spec is None else job.spec.divided
+    for what, count in counts.items():
+        if count % ranks and what == "attention heads":
+            yield Reason("heads-not-divided", "", {"ranks": ranks, "heads": count})
+        elif count % ranks:
+            nearest = max(few for few in range(1, ranks) if not job.num_heads % few)
+            data = {"ranks": ranks, "count": count, "what": what if count > 1 else what.removesuffix("s")}
+            yield Reason("linear-heads-not-divided", "", data | {"nearest": nearest})
 
 
 def _splitting(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:
