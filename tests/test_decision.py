@@ -92,6 +92,7 @@ SAMPLES = {
     "plan-kept": {"pipelines": 3},
     "times-unforeseen": {"times": 2.5},
     "holds-no-layer": {"need": "2.3MiB", "batch": 8, "have": "97KiB"},
+    "holds-not-all": {"need": "2.3MiB", "batch": 8, "have": "97KiB"},
     "batch-cut": {"asked": 8, "batch": 2},
     "fewer-tokens": {"ratio": 0.91},
     "less-goodput": {"ratio": 0.5},

@@ -18,6 +18,7 @@ from strata.serving.node import Node
 from strata.serving.observe import ASSUMED_BANDWIDTH_BYTES_PER_S, layout_of, nodes_of, pool_of, unusable
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
+from strata.serving.planning.pool import why_not_held
 from strata.serving.request import RequestSignal
 from strata.simulate.analytic import StepModel
 from strata.simulate.inference.calibration import Calibration
@@ -25,8 +26,8 @@ from strata.simulate.inference.memory import kv_tokens
 from strata.simulate.inference.roofline import Rates, decode_s, prefill_s
 from strata.simulate.kernel_rates import MEMORY_SHARE, SHARES, UNKNOWN_CARD, InferenceShares
 from strata.simulate.memory import FIXED_BYTES
+from strata.workload.experts import Experts
 from strata.workload.inference import ModelInfo
-from strata.workload.model import Experts
 from strata.workload.precision import MEMORY_HEADROOM
 from strata.workload.serving_job import Demand, Derating, ServingJob
 from tests.support.builders import GBPS, card, domain, fleet, job, link
@@ -366,6 +367,21 @@ def test_a_whole_backend_is_a_pipeline_of_its_own_and_is_never_cut() -> None:
     assert pool.nodes[0].capacity == (0, 0, 0, 32)
     assert layout.pipelines == (*ends(a, b), (Stage("z", 0, 32),))
     assert (layout.servers[-1].first, layout.servers[-1].end) == (0, 32)
+
+
+def test_a_model_whose_layers_stay_together_is_on_one_node_or_on_none() -> None:
+    """Gemma 3n: later layers take keys and values of earlier ones."""
+    whole = replace(LLAMA, is_whole=True)
+    nodes = [node("large", gb=80), node("small", gb=12), node("tiny", gb=12)]
+    fitting, cut = pool_of(nodes, whole, DEMAND), pool_of(nodes, LLAMA, DEMAND)
+    assert {each.id: tuple(each.capacity) for each in fitting.nodes} == {
+        "large": (0, 0, 0, 32), "small": (0, 0, 0, 0), "tiny": (0, 0, 0, 0),
+    }  # fmt: skip
+    assert allocate(fitting, "auto").pipelines == ((("large", 0, 32),),)
+    halves = fitting.only([1, 2])
+    assert allocate(cut.only([1, 2]), "auto").pipelines
+    assert not allocate(halves, "auto").pipelines
+    assert [reason.token for reason in why_not_held(halves)] == ["layers-do-not-fit"]
 
 
 def test_what_a_backend_says_of_its_slots_is_believed() -> None:

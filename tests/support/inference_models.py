@@ -6,9 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from strata.workload.experts import Experts
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
-from strata.workload.model import Experts, ModelSpec
+from strata.workload.model import ModelSpec
 
 
 def served(name: str, **more: Any) -> ModelInfo:

@@ -338,8 +338,6 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm: normed queries and keys of Phi are not"),
         ({"model_type": "xglm", "num_key_value_heads": None}, "model_type 'xglm' is not supported"),
         ({"model_type": "gemma4_text"}, "hidden_size_per_layer_input: required key is missing"),
-        ({"model_type": "gemma4_text", "hidden_size_per_layer_input": 256}, "embeddings of each layer (E2B, E4B)"),
-        ({"model_type": "gemma4_unified_text", "num_kv_shared_layers": 2}, "layers that share keys and values"),
         ({"model_type": "gemma4_unified_text", "use_bidirectional_attention": "all"}, "attention to later tokens"),
         ({"model_type": "gemma4_unified_text", "per_layer_config": {"05": {"head_dim": 9}, "3": {"head_dim": 8}}},
          "per_layer_config: must give each layer of full attention the same"),
@@ -368,6 +366,7 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
          "layer_types: must be a list of linear_attention or full_attention for each of 6 layers"),
         ({"model_type": "glm4_moe", "mlp_layer_types": ["dense", "thin"] * 3, **ROUTED},
          "mlp_layer_types: must be a list of dense or sparse for each of 6 layers"),
+        ({"model_type": "gemma9_text", "num_kv_shared_layers": 2}, "'gemma9_text' is not supported, and this key"),
         ({"model_type": "jetmoe", "num_experts": 8}, "model_type 'jetmoe' is not supported, and this key"),
     ],
 )  # fmt: skip

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.workload.experts import Experts
+from strata.workload.heads import LatentAttention
 from strata.workload.huggingface import model
 from strata.workload.layer_table import layer_table
-from strata.workload.model import Experts, LatentAttention, ModelSpec
+from strata.workload.model import ModelSpec
 
 # Counts as the model cards and papers state them; OPT and GPT-Neo as their checkpoints hold them.
 PUBLISHED = {

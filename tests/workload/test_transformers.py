@@ -52,6 +52,20 @@ SMALL = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 512, "pad_token_id": 0,
 }  # fmt: skip
+E2B = {
+    "num_hidden_layers": 12,
+    "num_kv_shared_layers": 5,
+    "use_double_wide_mlp": True,
+    "layer_types": [*["sliding_attention"] * 2, "full_attention"] * 4,
+}
+NANO = {
+    "num_hidden_layers": 6,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": 4096,
+    "vocab_size_per_layer_input": 512,
+    "hidden_size_per_layer_input": 16,
+}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 ROUTED = {**EXPERTS, "n_routed_experts": 8, "num_key_value_heads": 8, "first_k_dense_replace": 1}
 
@@ -131,6 +145,15 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
             "gemma4_unified_text",
             {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
         ),
+        ("gemma4_text", {**E2B, "attention_bias": True}),
+        ("gemma4_text", {**E2B, "attention_k_eq_v": True, "num_global_key_value_heads": 2}),
+        (
+            "gemma4_text",
+            {"num_hidden_layers": 6, "hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": 9},
+        ),
+        ("gemma4_unified_text", E2B),
+        ("gemma3n_text", {"num_hidden_layers": 10, "num_kv_shared_layers": 5, "altup_num_inputs": 1}),
+        ("gemma3n_text", {"num_hidden_layers": 7, "num_kv_shared_layers": 0, "intermediate_size": [512] * 7}),
         ("mimo_v2_flash", {"attention_bias": True}),
         ("nemotron_h", {"hybrid_override_pattern": "M-M*ME", "use_conv_bias": False}),
         ("nemotron_h", {"moe_latent_size": 1024}),
@@ -140,7 +163,7 @@ def test_a_family_has_the_parameters_that_transformers_builds(kind):
     ],
 )
 def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers(kind, more):
-    model, spec = built(kind, {**more, "num_hidden_layers": 2}, device="meta")
+    model, spec = built(kind, {"num_hidden_layers": 2, **more}, device="meta")
     assert spec.num_params == sum(each.numel() for each in model.parameters())
 
 
@@ -162,6 +185,9 @@ def test_what_a_config_turns_on_or_off_changes_the_parameters_as_in_transformers
         ("mpt", {"d_model": 256, "n_heads": 8, "n_layers": 4, "intermediate_size": 1024}, 0),
         ("gemma4_unified_text", GEMMA4, 0),
         ("gemma4_text", {**GEMMA4, **MIXTURE4, "hidden_size_per_layer_input": 0}, 0),
+        ("gemma4_text", {**GEMMA4, **NANO, "attention_k_eq_v": False, "use_double_wide_mlp": True}, 0),
+        ("gemma4_text", {**GEMMA4, **NANO, **MIXTURE4}, 0),
+        ("gemma3n_text", {**NANO, "laurel_rank": 16}, 0),
         ("mimo_v2_flash", {**ROUTED, "num_key_value_heads": 2, "v_head_dim": 16, "sliding_window": 4096}, 0),
         ("step3p5", STEP, 0),
         ("minimax_m3_vl_text", MINIMAX3, 0),

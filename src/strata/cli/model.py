@@ -14,8 +14,9 @@ from strata.tables import Line, Shown, rows
 from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES
+from strata.workload.layer_kinds import is_linear
 from strata.workload.layer_table import layer_table
-from strata.workload.model import ModelSpec, is_linear
+from strata.workload.model import ModelSpec
 from strata.workload.precision import ELEMENT_BYTES
 
 _SEQUENCE_LENGTH: Final = 4096

@@ -117,7 +117,8 @@ def pool_of(
     """Return the pool for layer allocation: times of one decode step of the demanded batch at its mean context.
 
     A node holds so many layers that the KV memory of the whole batch, each sequence at its end, fits beside
-    them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
+    them. Whole backends (`Node.model`), and nodes where the model's layers stay together (`ModelInfo.is_whole`),
+    hold all layers or none; a node whose memory or rates are not known, none.
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
     steps, fixed, prompts = _times(nodes, model, demand, derating, calibration)
@@ -301,6 +302,8 @@ def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> LayerCapacity:
         return LayerCapacity(0, 0, 0, model.num_layers)
     if node.compute_capability <= 0 or node.memory_bandwidth_bytes_per_s <= 0:
         return LayerCapacity(0, 0, 0, 0)
+    if model.is_whole:
+        return LayerCapacity(0, 0, 0, model.num_layers if rooms[-1] == model.num_layers else 0)
     return LayerCapacity(*rooms)
 
 

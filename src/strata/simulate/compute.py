@@ -22,7 +22,7 @@ from strata.simulate.copies import CONTENTION
 from strata.simulate.kernel_rates import kernel_rates
 from strata.simulate.kernels import KernelShape, Scores, again_seconds, kernel_seconds
 from strata.workload.job import Recompute, TrainingJob
-from strata.workload.model import LONE_KINDS
+from strata.workload.layer_kinds import LONE_KINDS
 
 REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0, **dict.fromkeys(LONE_KINDS, 1.0)}
 REDUCTIONS_OF_A_BLOCK: Final = 2.0
@@ -143,7 +143,7 @@ def _is_block(job: TrainingJob) -> Floats:
 def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: float) -> Floats:
     count = np.array([REDUCTIONS.get(kind, REDUCTIONS_OF_A_BLOCK) for kind in job.layers.kinds])
     once = tensor_parallel_s(
-        job.layers.boundary_bytes.min() * microbatch_size,
+        job.layers.hidden_bytes.min() * microbatch_size,
         ranks=ranks,
         bandwidth_bytes_per_s=domain.intra_bandwidth_bytes_per_s,
         latency_s=domain.intra_latency_s,

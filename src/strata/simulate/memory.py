@@ -164,10 +164,10 @@ def transient_bytes(job: TrainingJob, shape: StageShape) -> Floats:
     each, Megatron-Core gathers them again and has one of either.
     """
     layers, size = job.layers, shape.samples
-    logits = np.maximum(0.0, layers.activation_bytes - 2 * layers.boundary_bytes)
+    logits = np.maximum(0.0, layers.activation_bytes - 2 * layers.hidden_bytes)
     twice = 0 if job.software.fused_loss else 1 if job.transformer_engine else 2
     loss = np.where(layers.is_head, twice * logits * size, 0.0)
-    whole = layers.boundary_bytes * size * (shape.tensor_parallel - 1) * gathered_inputs(job)
+    whole = layers.hidden_bytes * size * (shape.tensor_parallel - 1) * gathered_inputs(job)
     again = layers.params * 0.0
     if shape.recompute is not Recompute.NONE:
         again = (layers.activation_bytes - kept_bytes(layers, shape.recompute)) * size

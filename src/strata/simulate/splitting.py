@@ -90,7 +90,7 @@ def experts_s(job: TrainingJob, domain: Domain, stage: Stage, plan: TrainingPlan
         return np.zeros(stage.num_layers), np.zeros(stage.num_layers)
     exchanges = job.layers.exchanges
     sent = exchanges.routed_bytes[layers] * (plan.microbatch_size / stage.num_devices * job.expert_imbalance)
-    copies = exchanges.routed_bytes[layers] / np.maximum(job.layers.boundary_bytes[layers], 1e-300)
+    copies = exchanges.routed_bytes[layers] / np.maximum(job.layers.hidden_bytes[layers], 1e-300)
     near = min(ranks, neighbours(domain, stage))
     nodes = ranks / near
     groups, taken = exchanges.expert_groups

@@ -29,19 +29,27 @@ def _solar_open(keys: ConfigKeys) -> Mapping[str, Any]:
 
 
 def _gemma4(keys: ConfigKeys) -> Mapping[str, Any]:
-    """The last block takes all tokens, whatever is said of it."""
-    only_text = keys.data.get("model_type") == "gemma4_text"
-    per_layer = keys.size("hidden_size_per_layer_input", None if only_text else 0, least=0)
-    if per_layer and "hidden_size_per_layer_input" in keys.data:
-        keys.fault("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are not supported")
-    if keys.size("num_kv_shared_layers", 0, least=0):
-        keys.fault("num_kv_shared_layers", "layers that share keys and values are not supported")
+    """The last block takes all tokens, whatever is said of it; the unified models have no embeddings of layers."""
+    common: dict[str, Any] = {"num_kv_shared_layers": keys.data.get("num_kv_shared_layers", 0)}
+    if keys.data.get("model_type") != "gemma4_text":
+        common["hidden_size_per_layer_input"] = 0
+    if all(keys.flag(key, default=False) for key in ("use_double_wide_mlp", "enable_moe_block")):
+        keys.fault("use_double_wide_mlp", "beside experts is not supported")
     if keys.data.get("use_bidirectional_attention") == "all":
         keys.fault("use_bidirectional_attention", "attention to later tokens is not supported")
     listed, layers = keys.data.get("layer_types"), keys.size("num_hidden_layers")
     if not isinstance(listed, list):
         listed = [_sliding((layer + 1) % 6 != 0) for layer in range(min(layers, MAX_LAYERS))]
-    return {"layer_types": [*listed[:-1], "full_attention"], **_window(keys)}
+    return {**common, "layer_types": [*listed[:-1], "full_attention"], **_window(keys)}
+
+
+def _gemma3n(keys: ConfigKeys) -> Mapping[str, Any]:
+    """Widths are listed for each layer; every fifth block takes all tokens."""
+    keys.same("intermediate_size")
+    layers = range(keys.size("num_hidden_layers", most=MAX_LAYERS))
+    listed = keys.data.get("layer_types") or [_sliding((layer + 1) % 5 != 0) for layer in layers]
+    width = keys.data.get("intermediate_size")
+    return {"intermediate_size": width, "use_double_wide_mlp": False, "layer_types": listed, **_window(keys)}
 
 
 def _mimo(keys: ConfigKeys) -> Mapping[str, Any]:
@@ -185,6 +193,7 @@ def _sliding(does: object) -> str:
 _FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
     "gpt_bigcode": _gpt_bigcode,
     "solar_open": _solar_open,
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
     "mimo_v2_flash": _mimo,

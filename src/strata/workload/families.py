@@ -146,6 +146,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms_per_layer=4, window="even"),
     "gemma3_text": replace(_GEMMA, norms_per_layer=4, qk_norm=True, window="five-of-six"),
+    "gemma3n_text": replace(_GEMMA, norms_per_layer=4, qk_norm=True),
     "gemma4_text": replace(_GEMMA4, experts="gemma4"),
     "gemma4_unified_text": _GEMMA4,
     "vaultgemma": replace(_GEMMA, window="even"),

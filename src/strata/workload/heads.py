@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+from strata.decision import UNHASHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,7 @@ class Heads:
     the value, too, normed otherwise (Gemma 4), and both are cached. qk_norm_params: of the norms on queries and
     keys. sinks: one number a head, which takes part in the softmax (gpt-oss). index_heads, index_head_dim: of a
     small attention that chooses which tokens to look at (MiniMax M3) and whose heads share a key; 0: of none.
+    shares_kv: keys and values are those of an earlier block (Gemma 3n).
     """
 
     num_heads: int
@@ -24,6 +27,7 @@ class Heads:
     sinks: bool = False
     index_heads: int = 0
     index_head_dim: int = 0
+    shares_kv: bool = field(default=False, metadata={UNHASHED: True})
 
     @property
     def queries(self) -> int:
@@ -37,14 +41,30 @@ class Heads:
 
     @property
     def projected(self) -> int:
-        """Width of queries, keys and values as they are projected."""
+        """Width of queries, and of the keys and values of the block's own, as they are projected."""
         values = self.value_head_dim if self.has_values else 0
-        return self.queries + self.num_kv_heads * (self.head_dim + values)
+        return self.queries if self.shares_kv else self.queries + self.num_kv_heads * (self.head_dim + values)
+
+    @property
+    def seen(self) -> int:
+        """Numbers read of a token that is looked at: a key and a value of each head that has them, and the
+        index's key.
+        """
+        return self.num_kv_heads * (self.head_dim + self.value_head_dim) + self.index_head_dim
 
     @property
     def cached(self) -> int:
-        """Numbers cached for a token: a key and a value of each head that has them, and the index's key."""
-        return self.num_kv_heads * (self.head_dim + self.value_head_dim) + self.index_head_dim
+        """Those of them that the block caches."""
+        return 0 if self.shares_kv else self.seen
+
+    @property
+    def rotated(self) -> int:
+        """Width of queries and of keys of the block's own."""
+        return self.queries + (0 if self.shares_kv else self.num_kv_heads * self.head_dim)
+
+    def sharing(self) -> Heads:
+        """Return the heads of a block that has queries alone, with a norm of these alone."""
+        return replace(self, shares_kv=True, qk_norm_params=self.qk_norm_params // 2)
 
     @property
     def pair_flops(self) -> float:
@@ -60,3 +80,25 @@ class OtherHeads:
     name: str
     layers: frozenset[int]
     heads: Heads
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1). `q_lora_rank` None: queries direct.
+
+    index_heads, index_head_dim: of the small attention that chooses which tokens to look at (DeepSeek-V3.2); 0:
+    all are looked at.
+    """
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    index_heads: int = 0
+    index_head_dim: int = 0
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Size of one head's query and key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim

@@ -20,11 +20,13 @@ from strata.names import closest
 from strata.workload.config_forms import in_common_keys
 from strata.workload.config_keys import GUESS, MAX_LAYERS, ConfigKeys
 from strata.workload.families import FAMILIES, Family
-from strata.workload.heads import Heads
+from strata.workload.heads import Heads, LatentAttention
 from strata.workload.linear_layers import linear_attention
 from strata.workload.mixtures import experts
-from strata.workload.model import LatentAttention, ModelSpec
+from strata.workload.model import ModelSpec
 from strata.workload.other_heads import other_heads
+from strata.workload.shared_kv import SHARES_KV, shared_kv
+from strata.workload.side_inputs import alternating_updates, layer_embeddings
 from strata.workload.windows import windows
 
 _FOLDER: Final = Path(__file__).parent / "models"
@@ -47,7 +49,7 @@ _NOT_DECODERS: Final[Mapping[str, str]] = {
 
 _UNKNOWN: Final = Family(tied=None)
 
-_NOT_LLAMAS: Final = "expert|ssm|mamba|linear_attn|linear_num|kv_lora_rank|shared_kv|per_layer_input"
+_NOT_LLAMAS: Final = "expert|ssm|mamba|linear_attn|linear_num|kv_lora_rank|shared_kv|kv_shared|per_layer_input"
 """Parts of keys that say a model is built unlike llama."""
 
 
@@ -222,6 +224,9 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         linear=linear_attention(keys, family.linear, layers, heads=heads, head_dim=head_dim),
         lone=tuple(keys.data["layers_block_type"]) if model_type == "nemotron_h" else (),
         experts=moe,
+        shared=shared_kv(keys, slides, layers) if model_type in SHARES_KV else None,
+        layer_embeddings=layer_embeddings(keys, layers) if model_type in SHARES_KV else None,
+        altup=alternating_updates(keys) if model_type == "gemma3n_text" else None,
         trust=Trust.ANALYTIC if known else Trust.ASSUMED,
         notes=_notes(keys, known=known, nested=nested),
     )
@@ -296,6 +301,10 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append(f"model_type {keys.data.get('model_type')!r} is not known: read as if it were llama")
     if nested:
         notes.append("the text model alone: vision and sound are not counted")
+    if keys.data.get("num_kv_shared_layers") or keys.data.get("hidden_size_per_layer_input"):
+        notes.append("stages send on more than a hidden state, and serving keeps all layers on one node")
+    if keys.data.get("model_type") == "gemma3n_text":
+        notes.append("activations that are set to zero (activation_sparsity_pattern) are counted as all others")
     if keys.data.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers are not counted, as in the published size")
     if "shared" in str(keys.data.get("indexer_types")) or keys.data.get("index_topk_freq", 1) != 1:

@@ -30,8 +30,11 @@ class ModelInfo:
     weight_bytes: stored by each layer, all experts included; routed_bytes: those of the routed experts in it.
     kv_bytes_per_token: what a layer caches for one token; windows: how many of a sequence's last tokens it caches
     and looks at, infinite for all.
-    flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
-    one cached token; prefill_flops_per_token_per_context: to one token of the same prompt.
+    flops_per_token: of one token, attention to others left out; the first layer has the embedding's products, too.
+    flops_per_token_per_context: of its attention to one cached token; prefill_flops_per_token_per_context: to one
+    token of the same prompt.
+    kv_read_bytes_per_token: what a layer reads of a cached token; None: what it caches of it.
+    is_whole: layers need more of earlier ones than a hidden state: all are on one node.
     kinds: of the layers, as in `ModelSpec.kinds`; empty: all alike.
     weights: the precision in which the layers' weights are stored.
     embedding_bytes, head_bytes: what the node of the first and of the last layer stores besides; tied_bytes: what
@@ -62,6 +65,8 @@ class ModelInfo:
     kinds: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
     weights: str = field(default="bf16", metadata={UNHASHED: True})
     notes: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
+    is_whole: bool = field(default=False, metadata={UNHASHED: True})
+    kv_read_bytes_per_token: Floats | None = field(default=None, metadata={UNHASHED: True})
 
     @classmethod
     def of(
@@ -74,6 +79,9 @@ class ModelInfo:
         """Return a model stored at so many bytes a parameter; hidden states are passed on in 16 bits."""
         kinds, params, width = spec.kinds[1:-1], spec.params_per_layer, weight_bytes_per_param
         table = spec.vocab_size * spec.embedding_size if spec.tied_embeddings else 0
+        flops = np.array([spec.token_flops(kind) for kind in kinds])
+        flops[0] += spec.token_flops("embedding")
+        reads = np.array([spec.seen_elements(kind) for kind in kinds]) * kv_element_bytes
         return cls(
             model_name=spec.name,
             num_layers=spec.num_layers,
@@ -84,7 +92,7 @@ class ModelInfo:
             weight_bytes=np.array(params[1:-1]) * width,
             routed_bytes=np.array([spec.routed_params(kind) for kind in kinds]) * width,
             kv_bytes_per_token=np.array([spec.kv_elements(kind) for kind in kinds]) * kv_element_bytes,
-            flops_per_token=np.array([spec.token_flops(kind) for kind in kinds]),
+            flops_per_token=flops,
             flops_per_token_per_context=np.array([spec.attention_flops(kind, is_cached=True) for kind in kinds]),
             prefill_flops_per_token_per_context=np.array([spec.attention_flops(kind) for kind in kinds]),
             embedding_bytes=params[0] * width,
@@ -98,6 +106,8 @@ class ModelInfo:
             kinds=kinds,
             windows=np.array([spec.window(layer) or np.inf for layer in range(1, spec.num_layers + 1)]),
             notes=spec.notes,
+            is_whole=spec.is_whole,
+            kv_read_bytes_per_token=None if spec.shared is None else reads,
         )
 
     def read_bytes(self, tokens: float) -> Floats:
@@ -114,6 +124,11 @@ class ModelInfo:
     def kv_bytes(self, tokens: float) -> Floats:
         """Return what each layer caches for a sequence of so many tokens [L]: of a window at most."""
         return np.asarray(self.kv_bytes_per_token * np.minimum(tokens, self.windows))
+
+    def kv_read_bytes(self, tokens: float) -> Floats:
+        """Return what each layer reads of the cache for a token after so many [L], of a window at most."""
+        each = self.kv_bytes_per_token if self.kv_read_bytes_per_token is None else self.kv_read_bytes_per_token
+        return np.asarray(each * np.minimum(tokens, self.windows))
 
     def attended(self, tokens: float, context: float) -> Floats:
         """Return how many tokens one of `tokens` new ones after `context` cached ones looks at, the mean [L].

@@ -13,8 +13,9 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.workload.kernels import LayerKernels
+from strata.workload.layer_kinds import has_attention, has_mlp, is_linear, is_sparse
 from strata.workload.layers import LayerExchanges, LayerTable
-from strata.workload.model import ModelSpec, has_attention, has_mlp, is_linear, is_sparse
+from strata.workload.model import ModelSpec
 
 _STATISTIC_BYTES: Final = 4
 """Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
@@ -47,7 +48,8 @@ def layer_table(
     """
     s, kinds = sequence_length, spec.kinds
     hidden = np.full(len(kinds), float(s * spec.hidden_size) * element_bytes)
-    inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
+    inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden + _beside(spec) * s * element_bytes)
+    crossing = np.array([spec.crossing_elements(layer) for layer in range(len(kinds))], dtype=np.float64)
     flops = [_flops(spec, kind, s, spec.window(layer) or s) for layer, kind in enumerate(kinds)]
     kernels = tuple(_kernels(spec, layer) for layer in range(len(kinds)))
     kept = {kind: s * _kept_bytes(spec, kind, element_bytes, input_bytes or element_bytes) for kind in set(kinds)}
@@ -60,11 +62,20 @@ def layer_table(
         params=np.array(spec.params_per_layer, dtype=np.float64),
         activation_bytes=np.array([kept[kind] for kind in kinds]),
         checkpoint_bytes=inputs,
-        boundary_bytes=hidden,
+        boundary_bytes=hidden + s * crossing * element_bytes,
         kernels=kernels,
         only_some=_exchanges(spec, flops, s, element_bytes),
         tied_params=_table_params(spec) if spec.tied_embeddings else None,
+        only_hidden=hidden if spec.is_whole else None,
     )
+
+
+def _beside(spec: ModelSpec) -> Floats:
+    """Return how many numbers of a token each layer takes beside a hidden state, keys and values left out [L]."""
+    further = (spec.altup.num_inputs - 1) * spec.hidden_size if spec.altup is not None else 0
+    own = spec.layer_embeddings.size if spec.layer_embeddings is not None else 0
+    each = {"embedding": 0, "head": further}
+    return np.array([float(each.get(kind, further + own)) for kind in spec.kinds])
 
 
 def _table_params(spec: ModelSpec) -> Floats:
@@ -79,7 +90,7 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
     moe = np.array([is_sparse(kind) for kind in kinds], dtype=np.float64)
     widths = np.array([float(_attended(spec, kind)) for kind in kinds])
     kept_tokens = np.array([min(s, spec.window(i)) if is_linear(kind) else s for i, kind in enumerate(kinds)])
-    cached = kept_tokens * np.array([spec.kv_elements(kind) for kind in kinds])
+    cached = kept_tokens * np.array([spec.seen_elements(kind) for kind in kinds])
     matrices = np.array([s * spec.token_flops(kind) for kind in kinds])
     experts = spec.experts
     per_token, width, stored = 0, 0, 0
@@ -110,7 +121,10 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     kind, h = spec.kinds[layer], spec.hidden_size
     products = spec.products(kind)
     if kind == "embedding":
-        return LayerKernels(products, 0.0, 0, 0, 2.0 * h, 0.0, 1 + len(products), is_block=False)
+        streamed = 2.0 * h
+        if spec.layer_embeddings is not None:  # looked up, projected, normed and added
+            streamed += 8.0 * spec.layer_embeddings.width
+        return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 1 + len(products), is_block=False)
     if kind == "head":
         streamed = 2.0 * h + _LOGIT_ELEMENTS * spec.vocab_size
         return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products), is_block=False)
@@ -123,13 +137,14 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
     # first product wrote and writes what the second reads; queries and keys are rotated (and normed) in place.
     streamed = 2.0 * spec.norms_per_layer * h + parts * 3.0 * h
     streamed += (3.0 if spec.gated_mlp else 2.0) * spec.mlp_width(kind)
+    streamed += sum(part.streamed_elements(h) for part in spec.beside)
     num_heads = 0
     if spec.linear is not None and is_linear(kind):
         num_heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
     elif has_attention(kind):
         heads = spec.heads(kind)
-        num_heads, queries_and_keys = heads.num_heads, heads.queries + heads.num_kv_heads * heads.head_dim
-        streamed += (4.0 if heads.qk_norm_params else 2.0) * queries_and_keys
+        num_heads = heads.num_heads
+        streamed += (4.0 if heads.qk_norm_params else 2.0) * heads.rotated
         streamed += 3.0 * heads.outputs if spec.gated_attention else 0.0
         streamed += 2.0 * heads.outputs + heads.num_heads if spec.gated_heads else 0.0
     return LayerKernels(
@@ -157,10 +172,13 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     inputs, fp32 logits. Products that read narrower numbers (FP8) leave attention's output twice.
     """
     h, e = spec.hidden_size, spec.embedding_size
+    further = (spec.altup.num_inputs - 1) * h if spec.altup is not None else 0
     if kind == "embedding":
-        return element_bytes * (e if e != h else 0)
+        each = spec.layer_embeddings
+        read = e if e != h or each is not None or further else 0  # products read the token's embedding
+        return element_bytes * (read + further + (each.width if each is not None else 0))
     if kind == "head":
-        inputs = (h if spec.final_norm else 0) + e + (h if e != h else 0)
+        inputs = (h if spec.final_norm else 0) + e + (h if e != h else 0) + 2 * further
         return element_bytes * inputs + _STATISTIC_BYTES * spec.vocab_size
     moe = spec.experts if is_sparse(kind) else None
     attended = _attended(spec, kind)
@@ -171,7 +189,7 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     else:
         statistics, kept = 0, 0
     read, width = _parts(kind) * h, spec.mlp_width(kind)
-    elements = spec.norms_per_layer * h + kept + attended
+    elements = spec.norms_per_layer * h + kept + attended + sum(part.kept_elements(h) for part in spec.beside)
     if moe is not None:
         # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
         copies = moe.experts_per_token * spec.routed_size

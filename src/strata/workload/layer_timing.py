@@ -22,7 +22,8 @@ from torch import distributed, multiprocessing, nn
 from torch.nn import functional
 
 from strata.errors import MissingPart, UsageError
-from strata.workload.model import Experts, ModelSpec
+from strata.workload.experts import Experts
+from strata.workload.model import ModelSpec
 from strata.workload.tiny import Enter, Leave, Shard, Tensor
 
 WARM_UPS: Final = 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
+from strata.decision import UNHASHED
 from strata.workload.kernels import LayerKernels
 
 
@@ -49,6 +50,7 @@ class LayerTable:
     `boundary_bytes` what it sends to the next layer (16-bit).
     `only_some`: what only some layouts ask, None where it is not known and taken as nothing.
     `tied_params`: what a tied head shares with the embedding, which counts it; 0 elsewhere, None: untied.
+    `only_hidden`: the bytes of a hidden state, None where a boundary is nothing else (Gemma 3n sends keys, too).
     `kernels` are what each layer computes for a token, empty where only the FLOPs are known.
     """
 
@@ -61,9 +63,15 @@ class LayerTable:
     kernels: tuple[LayerKernels, ...] = ()
     only_some: LayerExchanges | None = None
     tied_params: Floats | None = None
+    only_hidden: Floats | None = field(default=None, metadata={UNHASHED: True})
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    @property
+    def hidden_bytes(self) -> Floats:
+        """Bytes of the hidden state that a layer puts out, which tensor parallelism gathers and sums [L]."""
+        return self.boundary_bytes if self.only_hidden is None else self.only_hidden
 
     @cached_property
     def exchanges(self) -> LayerExchanges:

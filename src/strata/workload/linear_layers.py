@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from strata.workload.config_keys import ConfigKeys
 from strata.workload.families import Linear
+from strata.workload.layer_kinds import LONE_KINDS
 from strata.workload.linear_attention import GatedDelta, KimiDelta, Lightning, LinearAttention, Mamba2
-from strata.workload.model import LONE_KINDS
 
 
 def linear_attention(

@@ -6,8 +6,8 @@ Sources: the configuration and modeling classes of Hugging Face transformers.
 from __future__ import annotations
 
 from strata.workload.config_keys import ConfigKeys
+from strata.workload.experts import Experts
 from strata.workload.families import Family
-from strata.workload.model import Experts
 
 
 def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:

@@ -9,80 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
-from typing import Final
 
 from strata.decision import UNHASHED, Trust
-from strata.workload.heads import Heads, OtherHeads
+from strata.workload.experts import Experts
+from strata.workload.heads import Heads, LatentAttention, OtherHeads
 from strata.workload.kernels import MatrixProduct
+from strata.workload.layer_kinds import has_attention, has_mlp, is_linear, is_sparse, shares_kv
 from strata.workload.linear_attention import LinearAttention
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1). `q_lora_rank` None: queries direct.
-
-    index_heads, index_head_dim: of the small attention that chooses which tokens to look at (DeepSeek-V3.2); 0:
-    all are looked at.
-    """
-
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    index_heads: int = 0
-    index_head_dim: int = 0
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Size of one head's query and key."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """A mixture of experts in every layer but `dense_layers`.
-
-    intermediate_size: of one routed expert; shared_intermediate_size: of all shared experts together, 0 for none;
-    shared_gate: the shared expert's output is gated per token (Qwen2-MoE); bias: experts and router have biases
-    (gpt-oss); scales: each expert's output is multiplied by a number of its own (Gemma 4); latent_size: of
-    what routed experts work on, projected from the hidden state and back; 0: on that itself (Nemotron 3).
-    """
-
-    num_experts: int
-    experts_per_token: int
-    intermediate_size: int
-    shared_intermediate_size: int = 0
-    shared_gate: bool = False
-    bias: bool = False
-    scales: bool = False
-    latent_size: int = 0
-    dense_layers: frozenset[int] = frozenset()
-    groups: tuple[int, int] = (1, 1)
-
-
-def is_sparse(kind: str) -> bool:
-    """Return whether a kind of layer has experts."""
-    return kind.endswith("moe")
-
-
-def is_linear(kind: str) -> bool:
-    """Return whether a kind of layer has linear attention."""
-    return kind.startswith("linear")
-
-
-def has_attention(kind: str) -> bool:
-    """Return whether a kind of block attends or has linear attention: all do but those that are an MLP alone."""
-    return not kind.startswith("mlp-")
-
-
-def has_mlp(kind: str) -> bool:
-    """Return whether a kind of block has an MLP or experts: all do but those that are attention alone."""
-    return kind not in ("attention", "linear")
-
-
-LONE_KINDS: Final = ("attention", "linear", "mlp-dense", "mlp-moe")
-"""Of blocks that are attention or an MLP alone."""
+from strata.workload.shared_kv import SharedKv
+from strata.workload.side_inputs import AltUp, LayerEmbeddings
 
 
 @dataclass(frozen=True)
@@ -104,6 +39,8 @@ class ModelSpec:
     windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
     linear: of the blocks that keep a state in place of a cache.
     lone: the kind of each block where blocks are attention or an MLP alone (Nemotron-H); empty: they are both.
+    shared: which blocks take keys and values of earlier ones. layer_embeddings, altup: what flows beside the
+    hidden state. The layer table and `ModelInfo` hold all that these three decide, and are hashed.
     notes: what a reader of the figures should know.
     """
 
@@ -143,6 +80,9 @@ class ModelSpec:
     linear: LinearAttention | None = None
     lone: tuple[str, ...] = ()
     experts: Experts | None = None
+    shared: SharedKv | None = field(default=None, metadata={UNHASHED: True})
+    layer_embeddings: LayerEmbeddings | None = field(default=None, metadata={UNHASHED: True})
+    altup: AltUp | None = field(default=None, metadata={UNHASHED: True})
     trust: Trust = Trust.ANALYTIC
     notes: tuple[str, ...] = ()
 
@@ -180,12 +120,17 @@ class ModelSpec:
     def can_be_profiled(self) -> bool:
         """Whether `strata profile` times its blocks: those of plain heads, all alike, without a gate."""
         is_plain = self.latent is None and self.linear is None and self.other is None and not self.value_head_dim
-        return is_plain and not (self.gated_attention or self.gated_heads or self.lone)
+        return is_plain and not (self.gated_attention or self.gated_heads or self.lone or self.is_whole)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether blocks need more of earlier ones than a hidden state: keys and values, or what flows beside."""
+        return any((self.shared, self.layer_embeddings, self.altup))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each layer: embedding, then dense or moe, linear-dense or linear-moe, or with the name of other
-        heads before it, or one of LONE_KINDS, then head.
+        """Kind of each layer: embedding, then dense or moe, after `linear-`, the name of other heads and `shared-`
+        (keys and values) where that holds, or one of LONE_KINDS, then head.
         """
         return ("embedding", *(self._kind(i) for i in range(self.num_layers)), "head")
 
@@ -244,19 +189,36 @@ class ModelSpec:
             return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim + self.latent.index_head_dim
         return self.heads(kind).cached
 
+    def seen_elements(self, kind: str) -> float:
+        """Return how many numbers a block reads of a token that it looks at, whichever block caches them."""
+        return self.heads(kind).seen if shares_kv(kind) else self.kv_elements(kind)
+
+    def crossing_elements(self, layer: int) -> int:
+        """Return how many numbers of a token later layers need of those up to `layer`, beside the hidden state:
+        further hidden states, embeddings of each layer, keys and values that are shared.
+        """
+        further = (self.altup.num_inputs - 1) * self.hidden_size if self.altup is not None else 0
+        if self.layer_embeddings is not None:
+            further += self.layer_embeddings.size * max(0, self.num_layers - layer)
+        owners = self.shared.crossing(layer - 1) if self.shared is not None else ()
+        return further + sum(self.heads(self.kinds[owner + 1]).cached for owner in owners)
+
     def heads(self, kind: str) -> Heads:
         """Return the heads of a block that attends, of no latent attention."""
         if self.other is not None and kind.startswith(self.other.name):
-            return self.other.heads
-        values = self.value_head_dim or self.head_dim
-        return Heads(
-            self.num_heads, self.num_kv_heads, self.head_dim, values,
-            qk_norm_params=self.qk_norm_params, sinks=self.attention_sinks,
-        )  # fmt: skip
+            heads = self.other.heads
+        else:
+            heads = Heads(
+                self.num_heads, self.num_kv_heads, self.head_dim, self.value_head_dim or self.head_dim,
+                qk_norm_params=self.qk_norm_params, sinks=self.attention_sinks,
+            )  # fmt: skip
+        return heads.sharing() if shares_kv(kind) else heads
 
     def token_flops(self, kind: str) -> float:
-        """Return the forward FLOPs of one token in a layer: 2 per active matrix element."""
-        return 2.0 * self._matrices(kind, active=True)
+        """Return the forward FLOPs of one token in a layer: 2 per active matrix element, and AltUp's sums."""
+        flops = 2.0 * self._matrices(kind, active=True)
+        is_block = kind not in ("embedding", "head")
+        return flops + self.altup.mixing_flops(self.hidden_size) if self.altup is not None and is_block else flops
 
     def attention_flops(self, kind: str = "dense", *, is_cached: bool = False) -> float:
         """Return the FLOPs of one token's attention to one other in a block of a kind.
@@ -294,13 +256,19 @@ class ModelSpec:
             return 0
         moe = self.experts
         if moe is None or not is_sparse(kind):
-            return self.intermediate_size
+            return self._dense_width(kind)
         return moe.experts_per_token * moe.intermediate_size + moe.shared_intermediate_size
+
+    def _dense_width(self, kind: str) -> int:
+        factor = self.shared.mlp_factor if self.shared is not None and shares_kv(kind) else 1
+        return factor * self.intermediate_size
 
     def _kind(self, layer: int) -> str:
         if self.lone:
             return self.lone[layer]
         mlp = "dense" if self.experts is None or layer in self.experts.dense_layers else "moe"
+        if self.shared is not None and layer >= self.shared.first:
+            mlp = f"shared-{mlp}"
         if self.other is not None and layer in self.other.layers:
             return f"{self.other.name}-{mlp}"
         return mlp if self.linear is None or layer not in self.linear.layers else f"linear-{mlp}"
@@ -312,15 +280,24 @@ class ModelSpec:
     def products(self, kind: str) -> tuple[MatrixProduct, ...]:
         """Return the matrix products of a layer, in the order they run; a tied head's is the embedding's."""
         h, e = self.hidden_size, self.embedding_size
+        further = self.altup.projections(h) if self.altup is not None else ()
         if kind == "embedding":
-            return () if e == h else (MatrixProduct(e, h, "none"),)  # OPT-350M alone projects
+            each = self.layer_embeddings
+            more = (*further, MatrixProduct(h, each.width, "outputs")) if each is not None else further
+            return more if e == h else (MatrixProduct(e, h, "none"), *more)  # OPT-350M alone projects
         if kind == "head":
             head = MatrixProduct(e, self.vocab_size, "outputs")
-            return (head,) if e == h else (MatrixProduct(h, e, "none"), head)
+            return (*further, head) if e == h else (MatrixProduct(h, e, "none"), head)
         mlp = self._mlp_products(kind) if has_mlp(kind) else ()
+        mlp += tuple(product for part in self.beside for product in part.products(h))
         if self.linear is not None and is_linear(kind):
             return self.linear.products(h) + mlp
         return (self._attention_products(kind) if has_attention(kind) else ()) + mlp
+
+    @property
+    def beside(self) -> tuple[LayerEmbeddings | AltUp, ...]:
+        """What flows beside the hidden state."""
+        return tuple(part for part in (self.layer_embeddings, self.altup) if part is not None)
 
     def _matrices(self, kind: str, *, active: bool) -> int:
         return sum(product.active_params if active else product.params for product in self.products(kind))
@@ -330,12 +307,14 @@ class ModelSpec:
         if kind == "embedding":
             norm = self._norm if self.embedding_norm else 0
             table += self.added_rows * self.embedding_size
+            if self.layer_embeddings is not None:  # and a norm of what is projected for a block
+                table += self.layer_embeddings.rows * self.layer_embeddings.width + self.layer_embeddings.size
             return table + self._matrices(kind, active=active) + self.num_positions * self.hidden_size + norm
         if kind == "head":
             norm = self._norm if self.final_norm else 0
             bias = self.vocab_size if self.head_bias else 0
             return norm + self._matrices(kind, active=active) + bias - (table if self.tied_embeddings else 0)
-        vectors = self.norms_per_layer * self._norm
+        vectors = self.norms_per_layer * self._norm + sum(part.norms for part in self.beside) * self.hidden_size
         vectors += self._mlp_vectors(kind, active=active) if has_mlp(kind) else 0
         if self.linear is not None and is_linear(kind):
             vectors += self.linear.vectors
@@ -384,7 +363,7 @@ class ModelSpec:
     def _mlp_products(self, kind: str) -> tuple[MatrixProduct, ...]:
         moe = self.experts
         if not is_sparse(kind) or moe is None:
-            return self._feed_forward(self.intermediate_size)
+            return self._feed_forward(self._dense_width(kind))
         router = MatrixProduct(self.hidden_size, moe.num_experts + (1 if moe.shared_gate else 0), "none")
         shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else ()
         routed = self._feed_forward(moe.intermediate_size, moe)

@@ -222,6 +222,15 @@ def test_a_node_with_more_devices_runs_more_ranks_and_that_is_said(tmp_path):
     assert option(line, "--node-rank") == "2"
 
 
+def test_layers_that_stay_together_are_one_rank_and_devices_stay_idle():
+    alone = planned((("a/0", 8, 61),))
+    alone = altered(alone, job=altered(alone.job, num_heads=4))
+    assert len(ranks_of(alone)[0].hosts[0].layers) == 2
+    whole = altered(alone, job=altered(alone.job, is_whole=True))
+    assert ranks_of(whole)[0].hosts[0].layers == (61,)
+    assert "4 devices stay idle" in vllm.render(whole).notes[0]
+
+
 def test_sglang_ranks_of_one_node_take_other_devices_and_ports(tmp_path):
     write(tmp_path, sglang.render(UNEQUAL).files)
     _, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h", RANKS="2")

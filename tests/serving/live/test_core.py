@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -544,6 +546,18 @@ def test_answers_are_the_same_for_the_same_events():
         return [one for one in cluster.log if not isinstance(one, Replan)]
 
     assert timeline() == timeline()
+
+
+def test_a_node_without_room_for_a_model_that_stays_together_says_what_all_of_it_takes():
+    cluster, tiny = Cluster(), (node("tiny", gb=0.001),)
+    whole = replace(cluster.core.model, is_whole=True)
+    planned = answer(Replan(1, tiny), whole, cluster.core.demand, cluster.core.config)
+    reason = planned.reasons[-1]
+    assert (reason.token, reason.subject) == ("holds-not-all", "tiny")
+    of_a_layer = answer(Replan(1, tiny), cluster.core.model, cluster.core.demand, cluster.core.config).reasons[-1]
+    assert of_a_layer.token == "holds-no-layer"
+    assert reason.data["need"] != of_a_layer.data["need"]
+    assert "all layers, which stay together" in str(reason)
 
 
 def test_a_plan_of_odd_nodes_is_no_pipelines_and_a_reason():

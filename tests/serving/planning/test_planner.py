@@ -321,6 +321,19 @@ def unused(answer):
     return {one.domain: (len(one.nodes), one.reason.token) for one in answer.unused}
 
 
+def test_a_model_whose_layers_stay_together_is_planned_on_nodes_that_hold_all_of_it():
+    whole = replace(job(), model=replace(LLAMA, is_whole=True))
+    hardware = fleet(nodes("a", 1, gib=24), nodes("half", 2, gib=12))
+    assert names(plan(hardware)) == [["a/0"], ["half/0", "half/1"]]
+    answer = plan(hardware, whole)
+    assert names(answer) == [["a/0"]]
+    assert answer.plan.job.is_whole
+    assert unused(answer) == {"half": (2, "memory-exceeded")}
+    (left,) = answer.unused
+    assert left.reason.data["need"].startswith("15")  # all of it, not the smallest layer
+    assert tokens(plan(fleet(nodes("half", 2, gib=12)), whole))[0] == "layers-do-not-fit"
+
+
 def test_every_unused_node_has_its_reason():
     unknown = replace(card("secret"), fp16_flops=None)
     hardware = fleet(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.inference.memory import kv_tokens, room
+from strata.simulate.inference.memory import UNBOUNDED_TOKENS, kv_tokens, room
 from strata.workload.inference import ModelInfo
 from tests.support.inference_models import models, served, small
 
@@ -30,6 +32,15 @@ def test_fewer_layers_leave_room_for_more_tokens() -> None:
         > 2 * kv_tokens(info, 80e9, 30, 50, request_tokens=1024)
         > 0
     )
+
+
+def test_a_stage_that_caches_nothing_is_never_the_tightest() -> None:
+    """Of Nemotron-H a stage may be an MLP alone."""
+    info = small(4)
+    info = replace(info, kv_bytes_per_token=info.kv_bytes_per_token * np.array([1, 0, 0, 1]))
+    assert kv_tokens(info, 1e12, 1, 3, request_tokens=100) == UNBOUNDED_TOKENS
+    assert kv_tokens(info, 1e3, 1, 3, request_tokens=100) == 0
+    assert 0 < kv_tokens(info, 1e9, 2, 4, request_tokens=100) < UNBOUNDED_TOKENS
 
 
 def test_a_node_alone_keeps_embedding_and_head() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from strata.simulate.analytic import StepModel
 from strata.training.plan.legality import misfits, shortfalls
 from strata.training.plan.planner import plan_training
+from strata.workload.experts import Experts
 from strata.workload.job import ContextExchange, Recompute, Schedule, TrainingJob
 from strata.workload.layer_table import layer_table
 from strata.workload.linear_attention import GatedDelta
-from strata.workload.model import Experts, ModelSpec
+from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import card, domain, fleet, job, layers

@@ -62,7 +62,7 @@ def observe(problem: Problem, members: tuple[int, ...]) -> tuple[Floats, Floats]
     )  # fmt: skip
     compute_s = 3 * float(job.layers.forward_flops.sum()) * job.global_batch / max(float(flops @ devices), 1.0)
     slow = 1 / max(float(wire.mean()), 1e3)
-    activations = float(job.layers.boundary_bytes.min()) * job.global_batch
+    activations = float(job.layers.hidden_bytes.min()) * job.global_batch
     context = np.array([
         np.log2(len(members)) / 2, np.log10(params) - 10, np.log10(job.tokens_per_step) - 6,
         np.log10(params * job.element_bytes * slow / compute_s), np.log10(activations * slow / compute_s),

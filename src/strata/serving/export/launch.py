@@ -2,8 +2,8 @@
 
 Engines have one tensor-parallel size for all stages of a pipeline. It is the largest that divides the devices of
 each node and the model's heads; a node with more devices than that runs several pipeline ranks, its layers split
-between them. So every device works and holds what was planned; a token passes these ranks one after
-the other.
+between them, unless they stay together (Gemma 3n): then devices stay idle. So every device works and holds what
+was planned; a token passes these ranks one after the other.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
     shares = []
     for node, stage in zip(nodes, pipeline.stages, strict=True):
         layers, parts = stage.end - stage.first, node.num_devices // tensor
-        parts = min(parts, layers)
+        parts = 1 if plan.job.is_whole else min(parts, layers)
         shares.append(tuple(layers // parts + (i < layers % parts) for i in range(parts)))
     firsts = [0, *accumulate(map(len, shares))]
     hosts = tuple(EngineHost(*entry) for entry in zip(nodes, shares, firsts[:-1], strict=True))

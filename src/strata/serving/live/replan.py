@@ -92,12 +92,16 @@ def _pool(
 
 
 def _too_small(pool: NodePool, nodes: Sequence[Node], model: ModelInfo, demand: Demand) -> list[Reason]:
-    """Name the nodes that stay without work, as not even the smallest layer has room beside its sequences."""
+    """Name the nodes that stay without work, as not even the smallest layer has room beside its sequences, or not
+    all of a model whose layers stay together.
+    """
     need = model.weight_bytes + pool.batch * model.kv_bytes(demand.kv_tokens)
+    least = need.sum() + model.ends_bytes(0, model.num_layers) if model.is_whole else need.min()
     small = {node.id for node in pool.nodes if not any(node.capacity)}
-    data = {"need": show_bytes(float(need.min())), "batch": pool.batch}
+    data = {"need": show_bytes(float(least)), "batch": pool.batch}
+    token = "holds-not-all" if model.is_whole else "holds-no-layer"
     return [
-        Reason("holds-no-layer", subject=node.node_id, data=data | {"have": show_bytes(node.memory_bytes)})
+        Reason(token, subject=node.node_id, data=data | {"have": show_bytes(node.memory_bytes)})
         for node in nodes
         if node.node_id in small
     ]

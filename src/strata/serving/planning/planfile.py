@@ -85,7 +85,8 @@ class PlannedService(FileModel):
     parallelism divides (`ModelSpec.served_heads`), 0 unknown.
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
-    context_limit: most tokens of a request that job or model state, 0 where neither does. notes: what a reader of
+    context_limit: most tokens of a request that job or model state, 0 where neither does. is_whole: all layers are
+    on one node, and in one rank of a pipeline (`ModelInfo.is_whole`). notes: what a reader of
     the figures should know of how the model was read.
     """
 
@@ -99,6 +100,7 @@ class PlannedService(FileModel):
     memory_headroom: Annotated[float, Field(ge=0, lt=1)]
     num_heads: Layers = 0
     context_limit: Layers = 0
+    is_whole: bool = False
     notes: tuple[str, ...] = ()
 
     @property

@@ -205,6 +205,7 @@ def _plan(
             memory_headroom=job.memory_headroom,
             num_heads=model.num_attention_heads,
             context_limit=job.context_limit,
+            is_whole=model.is_whole,
             notes=model.notes,
         ),
     )

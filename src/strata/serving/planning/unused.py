@@ -55,11 +55,12 @@ def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, .
 
 
 def _too_small(node: Node, job: ServingJob) -> Reason:
-    """Say what the smallest layer needs beside the KV memory of the demanded batch."""
+    """Say what the smallest layer, or all of a model that is not cut, needs with the KV memory of the batch."""
     demand, devices = job.demand, node.num_devices
     need = job.model.weight_bytes + demand.batch * job.model.kv_bytes(demand.kv_tokens)
+    least = need.sum() + job.model.ends_bytes(0, job.model.num_layers) if job.model.is_whole else need.min()
     data = {
-        "need": show_bytes(float(need.min()) / devices),
+        "need": show_bytes(float(least) / devices),
         "have": show_bytes(node.usable_bytes(job.memory_headroom) / devices),
     }
     return Reason("memory-exceeded", data=data)

@@ -7,12 +7,15 @@ request of the expected length: a layer with a sliding window keeps no more than
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.workload.inference import ModelInfo
+
+UNBOUNDED_TOKENS: Final = 10**12
+"""More than any node caches: no stage that caches nothing is the tightest."""
 
 
 class Room(NamedTuple):
@@ -29,11 +32,14 @@ def kv_tokens(model: ModelInfo, usable_bytes: float, first: int, end: int, *, re
 
     They are of requests of so many tokens each: as many of these fit as the quotient says, whatever windows there
     are. Of longer ones fewer tokens are booked than windows would leave room for; of shorter ones no more fit than
-    the same number of requests, which is what slots bound.
+    the same number of requests, which is what slots bound. Layers that cache nothing (an MLP alone) bound none:
+    `UNBOUNDED_TOKENS`.
     """
     weights = float(model.weight_bytes_before[end] - model.weight_bytes_before[first])
     free = usable_bytes - weights - model.ends_bytes(first, end)
     per_token = float(model.kv_bytes(request_tokens)[first:end].sum()) / request_tokens
+    if per_token <= 0:
+        return UNBOUNDED_TOKENS if free >= 0 else 0
     return max(0, math.floor(free / per_token + 1e-9))
 
 

@@ -68,7 +68,7 @@ def parts_of(num_layers: int, first: int, end: int) -> slice:
 
 def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Floats:
     """Return the seconds of one decode step of `batch` sequences with `context` cached tokens each."""
-    kv_bytes = batch * model.kv_bytes(context)
+    kv_bytes = batch * model.kv_read_bytes(context)
     seen = np.minimum(context, model.windows)
     flops = batch * model.flops_per_token, batch * seen * model.flops_per_token_per_context
     head = batch * model.head_flops_per_token, model.head_bytes
@@ -79,7 +79,7 @@ def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) ->
 def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float = 0.0) -> Floats:
     """Return the seconds of reading `tokens` of a prompt after `context` cached ones; the head takes one token."""
     seen = model.attended(tokens, context)
-    kv_bytes = model.kv_bytes(context) + tokens * model.kv_bytes_per_token
+    kv_bytes = model.kv_read_bytes(context) + tokens * model.kv_bytes_per_token
     flops = tokens * model.flops_per_token, tokens * seen * model.prefill_flops_per_token_per_context
     head = model.head_flops_per_token, model.head_bytes
     parts_s = _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)

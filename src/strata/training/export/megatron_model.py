@@ -93,6 +93,7 @@ _OTHERWISE: Final = {
     **dict.fromkeys(
         ("gemma4_text", "gemma4_unified_text"), f"{_GEGLU}, and other heads in blocks of full attention"
     ),
+    "gemma3n_text": f"{_GEGLU}, embeddings of each layer, keys and values that blocks share, AltUp and LAuReL",
     "opt": "has the activation ReLU, not Megatron's",
     "gpt_neo": "attends to a window in every other layer (--window-size, --window-attn-skip-freq)",
     **dict.fromkeys(("gpt_neox", "gptj", "phi", "cohere", "cohere2"), _BESIDE),

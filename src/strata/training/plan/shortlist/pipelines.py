@@ -248,7 +248,7 @@ class ChainEstimates:
         whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
         kept = size * np.where(self.full[row], input_only, whole)
         again = np.where(self.full[row], size * whole, 0.0)
-        gathered = layers.boundary_bytes[like.position] * gathered_inputs(job)
+        gathered = layers.hidden_bytes[like.position] * gathered_inputs(job)
         again = again + gathered * size * (self.ranks[row, at] - 1)
         room = self.limit[at] - FIXED_BYTES - again
         # The k-th stage from the end holds k microbatches: the mean of 1 / (state + k kept) over the stages.
