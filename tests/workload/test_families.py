@@ -137,6 +137,12 @@ CONFIGS = {
             "short_conv_kernel_size": 4,
         },
     },
+    "longcat-flash": {
+        "model_type": "longcat_flash", "num_layers": 28, "hidden_size": 6144, "num_attention_heads": 64,
+        "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "n_routed_experts": 512, "zero_expert_num": 256,
+        "moe_topk": 12, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "v_head_dim": 128, "vocab_size": 131072,
+    },
     "step-3.5-flash": {
         "model_type": "step3p5", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64,
         "num_attention_groups": 8, "head_dim": 128, "intermediate_size": 11264, "moe_num_experts": 288,
@@ -188,6 +194,7 @@ def test_a_model_has_the_parameters_of_its_checkpoint(name, params):
         ("minimax-text-01", 456e9, 45.9e9),
         ("kimi-linear-48b-a3b", 49.1e9, 3e9),
         ("nemotron-3-nano-30b-a3b", 31.6e9, 3.6e9),
+        ("longcat-flash", 560e9, 27e9),
     ],
 )
 def test_a_mixture_has_the_parameters_of_its_card(name, params, active):
@@ -279,6 +286,16 @@ def test_kimi_linear_keeps_states_and_latents():
     assert exchanged.recomputed_bytes[2] < exchanged.recomputed_bytes[4]  # it has no latents to expand
 
 
+def test_a_layer_may_have_two_attentions_and_experts_that_compute_nothing():
+    longcat = spec("longcat-flash")
+    assert longcat.kinds[1:-1] == ("double-moe",) * 28
+    assert longcat.kv_bytes_per_token(2) == 2 * 28 * 2 * (512 + 64)
+    assert (longcat.experts.num_experts, longcat.experts.experts_per_token) == (512, 8)  # 12 of 512 + 256
+    info = ModelInfo.of(longcat)
+    assert info.prefill_flops_per_token_per_context[0] == 2 * 2 * 64 * (128 + 64 + 128)
+    assert [note.partition(" ")[0] for note in longcat.notes] == ["a", "experts"]
+
+
 def test_blocks_may_be_attention_or_an_mlp_alone():
     nemotron = spec("nemotron-3-nano-30b-a3b")
     assert nemotron.kinds[1:8] == ("linear", "mlp-moe", "linear", "mlp-moe", "linear", "attention", "mlp-moe")
@@ -367,6 +384,9 @@ ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_siz
         ({"model_type": "glm4_moe", "mlp_layer_types": ["dense", "thin"] * 3, **ROUTED},
          "mlp_layer_types: must be a list of dense or sparse for each of 6 layers"),
         ({"model_type": "gemma9_text", "num_kv_shared_layers": 2}, "'gemma9_text' is not supported, and this key"),
+        ({"model_type": "longcat_flash"}, "num_hidden_layers: required key is missing (also read as num_layers"),
+        ({"model_type": "longcat_flash", "router_bias": True, "num_layers": 2, **ROUTED},
+         "router_bias: a router with a bias is not supported"),
         ({"model_type": "jetmoe", "num_experts": 8}, "model_type 'jetmoe' is not supported, and this key"),
     ],
 )  # fmt: skip

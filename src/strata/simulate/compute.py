@@ -24,7 +24,7 @@ from strata.simulate.kernels import KernelShape, Scores, again_seconds, kernel_s
 from strata.workload.job import Recompute, TrainingJob
 from strata.workload.layer_kinds import LONE_KINDS
 
-REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0, **dict.fromkeys(LONE_KINDS, 1.0)}
+REDUCTIONS: Final = {"embedding": 1.0, "head": 1.0, **dict.fromkeys(LONE_KINDS, 1.0), "double-moe": 4.0}
 REDUCTIONS_OF_A_BLOCK: Final = 2.0
 """Tensor-parallel all-reduces per direction: every other kind of layer has one for attention, one for its MLP."""
 

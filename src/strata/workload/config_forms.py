@@ -110,6 +110,11 @@ def _kimi_linear(keys: ConfigKeys) -> Mapping[str, Any]:
     return common
 
 
+def _longcat(keys: ConfigKeys) -> Mapping[str, Any]:
+    """A layer has two attentions, which transformers counts as two hidden layers."""
+    return {"num_hidden_layers": keys.data.get("num_layers")}
+
+
 def _minimax(keys: ConfigKeys) -> Mapping[str, Any]:
     """The first configs say 0 for linear attention."""
     kinds = keys.data.get("attn_type_list")
@@ -201,6 +206,7 @@ _FORMS: Final[Mapping[str, Callable[[ConfigKeys], Mapping[str, Any]]]] = {
     "mpt": _mpt,
     "minimax_m3_vl_text": _minimax_m3,
     "nemotron_h": _nemotron_h,
+    "longcat_flash": _longcat,
     "kimi_linear": _kimi_linear,
     "minimax": _minimax,
     "minimax_text_01": _minimax,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Mixture = Literal["", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4", "gemma4", "step", "nemotron"]
+Mixture = Literal[
+    "", "mixtral", "hunyuan", "qwen", "deepseek", "ernie", "llama4", "gemma4", "step", "nemotron", "longcat"
+]
 """How a config says which layers have experts, and how wide these are (`mixtures.py`)."""
 
 Sliding = Literal["", "all", "even", "three-of-four", "last-three-of-four", "five-of-six", "upper", "chunks"]
@@ -109,6 +111,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "glm4_moe_lite": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
     "kimi_linear": replace(_DEEPSEEK, linear="kimi-delta"),
+    "longcat_flash": replace(_DEEPSEEK, norms_per_layer=4, experts="longcat"),
     "youtu": Family(mha=True, latent=True, tied=True),
     "glm": Family(biases_output=False),
     "glm4": Family(biases_output=False, norms_per_layer=4),

@@ -224,6 +224,7 @@ def _spec(name: str, keys: ConfigKeys, *, nested: bool) -> ModelSpec:
         linear=linear_attention(keys, family.linear, layers, heads=heads, head_dim=head_dim),
         lone=tuple(keys.data["layers_block_type"]) if model_type == "nemotron_h" else (),
         experts=moe,
+        attentions=2 if model_type == "longcat_flash" else 1,
         shared=shared_kv(keys, slides, layers) if model_type in SHARES_KV else None,
         layer_embeddings=layer_embeddings(keys, layers) if model_type in SHARES_KV else None,
         altup=alternating_updates(keys) if model_type == "gemma3n_text" else None,
@@ -303,6 +304,10 @@ def _notes(keys: ConfigKeys, *, known: bool, nested: bool) -> tuple[str, ...]:
         notes.append("the text model alone: vision and sound are not counted")
     if keys.data.get("num_kv_shared_layers") or keys.data.get("hidden_size_per_layer_input"):
         notes.append("stages send on more than a hidden state, and serving keeps all layers on one node")
+    if keys.data.get("zero_expert_num"):
+        notes.append("a token is counted with its mean of experts: some of those chosen compute nothing")
+    if keys.data.get("model_type") == "longcat_flash":
+        notes.append("experts are counted after a layer's other work, beside which their shortcut lets them run")
     if keys.data.get("model_type") == "gemma3n_text":
         notes.append("activations that are set to zero (activation_sparsity_pattern) are counted as all others")
     if keys.data.get("num_nextn_predict_layers"):

@@ -101,8 +101,10 @@ def _exchanges(spec: ModelSpec, flops: list[float], sequence_length: int, elemen
     # Of latent attention the up-projections are computed again too (arXiv 2412.19437 §3.2.3).
     mla, expanded = spec.latent, np.zeros(len(kinds))
     if mla is not None:
-        expanded[[not is_linear(kind) for kind in kinds]] = spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
-    parts = np.array([_parts(kind) for kind in kinds])
+        expanded[[not is_linear(kind) for kind in kinds]] = (
+            spec.attentions * spec.num_heads * (2 * mla.qk_head_dim + mla.v_head_dim)
+        )
+    parts = np.array([_parts(spec, kind) for kind in kinds])
     activated = np.array([float(spec.mlp_width(kind)) for kind in kinds])
     return LayerExchanges(
         kv_bytes=block * cached * element_bytes,
@@ -129,7 +131,7 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
         streamed = 2.0 * h + _LOGIT_ELEMENTS * spec.vocab_size
         return LayerKernels(products, 0.0, 0, 0, streamed, 0.0, 4 + len(products), is_block=False)
     moe = spec.experts if is_sparse(kind) else None
-    parts, routed = _parts(kind), 0.0
+    parts, routed = _parts(spec, kind), 0.0
     if moe is not None:
         # Copies are read and written to sort them and to pad each expert's, on the way there and back.
         routed = 8.0 * moe.experts_per_token * spec.routed_size + 2.0 * moe.num_experts
@@ -143,8 +145,8 @@ def _kernels(spec: ModelSpec, layer: int) -> LayerKernels:
         num_heads, streamed = spec.linear.value_heads, streamed + spec.linear.streamed_elements
     elif has_attention(kind):
         heads = spec.heads(kind)
-        num_heads = heads.num_heads
-        streamed += (4.0 if heads.qk_norm_params else 2.0) * heads.rotated
+        num_heads = spec.attentions * heads.num_heads
+        streamed += (4.0 if heads.qk_norm_params else 2.0) * spec.attentions * heads.rotated
         streamed += 3.0 * heads.outputs if spec.gated_attention else 0.0
         streamed += 2.0 * heads.outputs + heads.num_heads if spec.gated_heads else 0.0
     return LayerKernels(
@@ -185,10 +187,11 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     if spec.linear is not None and is_linear(kind):
         statistics, kept = 2 * spec.linear.value_heads, spec.linear.kept_elements
     elif has_attention(kind):
-        statistics, kept = spec.heads(kind).num_heads, _attention_elements(spec, kind)
+        statistics = spec.attentions * spec.heads(kind).num_heads
+        kept = spec.attentions * _attention_elements(spec, kind)
     else:
         statistics, kept = 0, 0
-    read, width = _parts(kind) * h, spec.mlp_width(kind)
+    read, width = _parts(spec, kind) * h, spec.mlp_width(kind)
     elements = spec.norms_per_layer * h + kept + attended + sum(part.kept_elements(h) for part in spec.beside)
     if moe is not None:
         # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
@@ -200,9 +203,9 @@ def _kept_bytes(spec: ModelSpec, kind: str, element_bytes: float, input_bytes: f
     return element_bytes * elements + input_bytes * (read + width) + twice + _STATISTIC_BYTES * statistics
 
 
-def _parts(kind: str) -> int:
+def _parts(spec: ModelSpec, kind: str) -> int:
     """Return how many of attention and MLP a block has."""
-    return has_attention(kind) + has_mlp(kind)
+    return spec.attentions * (has_attention(kind) + has_mlp(kind))
 
 
 def _attended(spec: ModelSpec, kind: str) -> int:
@@ -211,7 +214,7 @@ def _attended(spec: ModelSpec, kind: str) -> int:
         return 0
     if spec.linear is not None and is_linear(kind):
         return spec.linear.values
-    return spec.heads(kind).outputs
+    return spec.attentions * spec.heads(kind).outputs
 
 
 def _attention_elements(spec: ModelSpec, kind: str) -> int:

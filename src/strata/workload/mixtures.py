@@ -33,6 +33,8 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
         sparse = _layer_numbers(keys, "moe_layers") or range(every - 1, layers, every)
         dense = frozenset(range(layers)).difference(sparse)
         return Experts(num_experts, per_token, width, width, dense_layers=dense)
+    if family.experts == "longcat":
+        return _longcat(keys, num_experts, per_token)
     width = keys.size("moe_intermediate_size")
     if family.experts == "gemma4":  # beside the dense MLP of every block
         return Experts(num_experts, per_token, width, keys.size("intermediate_size"), scales=True)
@@ -53,6 +55,18 @@ def experts(keys: ConfigKeys, family: Family, layers: int) -> Experts | None:
     listed = _layer_numbers(keys, "mlp_only_layers")
     dense = frozenset(i for i in range(layers) if i in listed or (i + 1) % every)
     return Experts(num_experts, per_token, width, shared, shared_gate=shared > 0, dense_layers=dense)
+
+
+def _longcat(keys: ConfigKeys, num_experts: int, per_token: int) -> Experts:
+    """Return experts beside a layer's two MLPs; a token is counted with as many as it has in the mean, where the
+    router chooses among all evenly, those that compute nothing included (arXiv 2509.01322 §2.1).
+    """
+    zero = keys.size("zero_expert_num", 0, least=0)
+    if keys.flag("router_bias", default=False):
+        keys.fault("router_bias", "a router with a bias is not supported")
+    width, dense = keys.size("expert_ffn_hidden_size"), keys.size("intermediate_size")
+    mean = max(1, round(per_token * num_experts / (num_experts + zero)))
+    return Experts(num_experts, mean, width, 2 * dense, zero_experts=zero)
 
 
 def _deepseek_dense(keys: ConfigKeys, layers: int) -> frozenset[int]:

@@ -39,8 +39,9 @@ class ModelSpec:
     windows: tokens that each block's attention looks back at and caches, 0 for all; empty: all blocks take all.
     linear: of the blocks that keep a state in place of a cache.
     lone: the kind of each block where blocks are attention or an MLP alone (Nemotron-H); empty: they are both.
+    attentions: of a layer, each with an MLP (LongCat-Flash has two).
     shared: which blocks take keys and values of earlier ones. layer_embeddings, altup: what flows beside the
-    hidden state. The layer table and `ModelInfo` hold all that these three decide, and are hashed.
+    hidden state. The layer table and `ModelInfo` hold all that these four decide, and are hashed.
     notes: what a reader of the figures should know.
     """
 
@@ -80,6 +81,7 @@ class ModelSpec:
     linear: LinearAttention | None = None
     lone: tuple[str, ...] = ()
     experts: Experts | None = None
+    attentions: int = field(default=1, metadata={UNHASHED: True})
     shared: SharedKv | None = field(default=None, metadata={UNHASHED: True})
     layer_embeddings: LayerEmbeddings | None = field(default=None, metadata={UNHASHED: True})
     altup: AltUp | None = field(default=None, metadata={UNHASHED: True})
@@ -130,7 +132,7 @@ class ModelSpec:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kind of each layer: embedding, then dense or moe, after `linear-`, the name of other heads and `shared-`
-        (keys and values) where that holds, or one of LONE_KINDS, then head.
+        (keys and values) where that holds, or `double-` (two attentions), or one of LONE_KINDS, then head.
         """
         return ("embedding", *(self._kind(i) for i in range(self.num_layers)), "head")
 
@@ -186,7 +188,8 @@ class ModelSpec:
         if self.linear is not None and is_linear(kind):
             return self.linear.state_elements / self.linear.window
         if self.latent is not None:
-            return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim + self.latent.index_head_dim
+            cached = self.latent.kv_lora_rank + self.latent.qk_rope_head_dim + self.latent.index_head_dim
+            return self.attentions * cached
         return self.heads(kind).cached
 
     def seen_elements(self, kind: str) -> float:
@@ -235,9 +238,8 @@ class ModelSpec:
             return self.heads(kind).pair_flops
         mla = self.latent
         index = 2.0 * mla.index_heads * mla.index_head_dim
-        if is_cached:
-            return 2.0 * self.num_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim) + index
-        return 2.0 * self.num_heads * (mla.qk_head_dim + mla.v_head_dim) + index
+        width = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim if is_cached else mla.qk_head_dim + mla.v_head_dim
+        return self.attentions * (2.0 * self.num_heads * width + index)
 
     def routed_params(self, kind: str) -> int:
         """Return the parameters of all routed experts of a layer; shared ones are not among them."""
@@ -269,6 +271,8 @@ class ModelSpec:
         mlp = "dense" if self.experts is None or layer in self.experts.dense_layers else "moe"
         if self.shared is not None and layer >= self.shared.first:
             mlp = f"shared-{mlp}"
+        if self.attentions > 1:
+            return f"double-{mlp}"
         if self.other is not None and layer in self.other.layers:
             return f"{self.other.name}-{mlp}"
         return mlp if self.linear is None or layer not in self.linear.layers else f"linear-{mlp}"
@@ -292,7 +296,7 @@ class ModelSpec:
         mlp += tuple(product for part in self.beside for product in part.products(h))
         if self.linear is not None and is_linear(kind):
             return self.linear.products(h) + mlp
-        return (self._attention_products(kind) if has_attention(kind) else ()) + mlp
+        return (self._attention_products(kind) * self.attentions if has_attention(kind) else ()) + mlp
 
     @property
     def beside(self) -> tuple[LayerEmbeddings | AltUp, ...]:
@@ -319,7 +323,7 @@ class ModelSpec:
         if self.linear is not None and is_linear(kind):
             vectors += self.linear.vectors
         elif has_attention(kind):
-            vectors += self._attention_vectors(kind)
+            vectors += self.attentions * self._attention_vectors(kind)
         return vectors + self._matrices(kind, active=active)
 
     def _attention_products(self, kind: str) -> tuple[MatrixProduct, ...]:
@@ -364,7 +368,8 @@ class ModelSpec:
         moe = self.experts
         if not is_sparse(kind) or moe is None:
             return self._feed_forward(self._dense_width(kind))
-        router = MatrixProduct(self.hidden_size, moe.num_experts + (1 if moe.shared_gate else 0), "none")
+        scores = moe.num_experts + moe.zero_experts + (1 if moe.shared_gate else 0)
+        router = MatrixProduct(self.hidden_size, scores, "none")
         shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else ()
         routed = self._feed_forward(moe.intermediate_size, moe)
         if moe.latent_size:

@@ -109,6 +109,7 @@ _OTHERWISE: Final = {
     "persimmon": _SQUARED,
     "mpt": "has layer norms without bias and, in place of positions, a bias on scores that falls with distance",
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), "has lightning attention, and Megatron none"),
+    "longcat_flash": "has two attentions and MLPs a layer, experts on a shortcut, and some that compute nothing",
     "kimi_linear": "has Kimi Delta Attention in most blocks, and attention without positions in the others",
     "nemotron_h": f"has blocks of Mamba, attention or an MLP alone (--hybrid-layer-pattern), and {_SQUARED}",
     "minimax_m3_vl_text": "chooses in most blocks the tokens to attend to, which is not among these arguments",
