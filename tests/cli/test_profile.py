@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from strata.cli.main import run
+from strata.workload.huggingface import model as read_model
 from strata.workload.profile import load_profile
 
 CONFIG = {
@@ -68,6 +69,59 @@ def test_every_layer_has_times_that_a_job_reads(folder, capsys, own_time, model)
         assert times is not None
         assert times.forward_s.min() > 0
         assert times.forward_s[1] == times.forward_s[2]
+
+
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 64, "vocab_size": 64, "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+GATED = {
+    "model_type": "afmoe", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 64, "num_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1, "sliding_window": None,
+}  # fmt: skip
+
+
+@pytest.mark.real("torch")
+@pytest.mark.parametrize("keys", [LATENT, {**LATENT, "q_lora_rank": None}, GATED], ids=["mla", "direct", "gated"])
+def test_latent_and_gated_attention_are_timed_with_the_matrices_of_the_model(folder, keys):
+    from strata.workload import layer_timing
+
+    (folder / "odd.json").write_text(json.dumps(keys))
+    assert run(["profile", "odd.json", *QUICK, "--save", "times.json"]) == 0
+    assert load_profile("times.json", num_layers=4).lookup("CPU", 1, 1).forward_s.min() > 0
+    spec = read_model("odd.json")
+    for kind in ("dense", "moe"):
+        layer = layer_timing._layer(spec, kind, layer_timing.Shard())
+        matrices = sum(each.numel() for each in layer.parameters() if each.dim() > 1)
+        assert matrices == sum(product.params for product in spec.products(kind))
+
+
+@pytest.mark.real("torch")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {**LATENT, "model_type": "deepseek_v32", "index_n_heads": 2, "index_head_dim": 8},
+        {**LATENT, "model_type": "kimi_linear", "linear_head_dim": 8, "linear_num_heads": 4,
+         "linear_conv_kernel_dim": 4},
+    ],
+    ids=["indexed", "linear"],
+)  # fmt: skip
+def test_what_is_not_timed_is_said_with_what_helps(folder, capsys, keys):
+    (folder / "odd.json").write_text(json.dumps(keys))
+    assert run(["profile", "odd.json", *QUICK]) == 2
+    told = capsys.readouterr().err
+    assert "odd: linear, indexed or uneven attention is not timed" in told
+    assert "strata calibrate LOG" in told
+
+
+@pytest.mark.real("torch")
+@pytest.mark.long("two processes load torch")
+def test_tensor_ranks_share_latent_heads(folder):
+    (folder / "odd.json").write_text(json.dumps(LATENT))
+    assert run(["profile", "odd.json", *QUICK, "--tensor", "2", "--save", "times.json"]) == 0
 
 
 @pytest.mark.real("torch")

@@ -24,6 +24,7 @@ from torch.nn import functional
 from strata.errors import MissingPart, UsageError
 from strata.workload.experts import Experts
 from strata.workload.model import ModelSpec
+from strata.workload.timed_attention import attention
 from strata.workload.tiny import Enter, Leave, Shard, Tensor
 
 WARM_UPS: Final = 2
@@ -84,8 +85,8 @@ def _slowest(ranks: Sequence[TimedLayer]) -> TimedLayer:
 def _check(spec: ModelSpec, conditions: Conditions) -> None:
     ranks = conditions.tensor_parallel
     if not spec.can_be_profiled:
-        kind = "multi-head latent" if spec.latent is not None else "linear, gated or uneven"
-        raise UsageError(f"{spec.name}: {kind} attention is not timed", hint="strata calibrate LOG, of your runs")
+        message = f"{spec.name}: linear, indexed or uneven attention is not timed"
+        raise UsageError(message, hint="strata calibrate LOG, of your runs")
     sizes = {"attention heads": spec.num_heads, "key-value heads": spec.num_kv_heads}
     if wrong := [f"{size} {what}" for what, size in sizes.items() if size % ranks]:
         raise UsageError(f"tensor parallel {ranks} does not divide the {' and '.join(wrong)} of {spec.name}")
@@ -203,20 +204,13 @@ class _Head(nn.Module):  # type: ignore[misc]
 class _Block(nn.Module):  # type: ignore[misc]
     def __init__(self, spec: ModelSpec, mlp: nn.Module, shard: Shard) -> None:
         super().__init__()
-        self.group, self.size, self.mlp = shard.group, spec.head_dim, mlp
+        self.group, self.mlp = shard.group, mlp
         self.norms = nn.ModuleList(nn.RMSNorm(spec.hidden_size) for _ in range(2))
-        heads, kv_heads = spec.num_heads // shard.count, spec.num_kv_heads // shard.count
-        self.splits = [heads * spec.head_dim, kv_heads * spec.head_dim, kv_heads * spec.head_dim]
-        self.qkv = nn.Linear(spec.hidden_size, sum(self.splits), bias=spec.qkv_bias)
-        self.out = nn.Linear(heads * spec.head_dim, spec.hidden_size, bias=False)
+        self.attention = attention(spec, shard)
 
     def forward(self, hidden: Tensor) -> Tensor:
         inside = Enter.apply(self.norms[0](hidden), self.group)
-        q, k, v = (
-            part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(inside).split(self.splits, -1)
-        )
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        hidden = hidden + Leave.apply(self.out(mixed.transpose(1, 2).flatten(2)), self.group)
+        hidden = hidden + Leave.apply(self.attention(inside), self.group)
         inside = Enter.apply(self.norms[1](hidden), self.group)
         return hidden + Leave.apply(self.mlp(inside), self.group)
 

@@ -120,9 +120,10 @@ class ModelSpec:
 
     @property
     def can_be_profiled(self) -> bool:
-        """Whether `strata profile` times its blocks: those of plain heads, all alike, without a gate."""
-        is_plain = self.latent is None and self.linear is None and self.other is None and not self.value_head_dim
-        return is_plain and not (self.gated_attention or self.gated_heads or self.lone or self.is_whole)
+        """Whether `strata profile` times its blocks: heads all alike, without an index or a state."""
+        odd = self.linear is not None or self.other is not None or self.value_head_dim or self.lone
+        is_indexed = self.latent is not None and self.latent.index_heads > 0
+        return not (odd or is_indexed or self.attentions > 1 or self.is_whole)
 
     @property
     def is_whole(self) -> bool:

@@ -39,9 +39,9 @@ def test_what_would_measure_a_layer_is_a_command_that_takes_the_model():
         asked = replace(job(layers(8)), spec=model(name), model_name=name)
         return assumptions(Problem.of(fleet(domain("a")), asked), ONE)[0].measure
 
-    assert how("llama-3.1-8b") == "strata profile llama-3.1-8b"
-    for refused in ("deepseek-v3", "qwen3-next-80b-a3b"):
-        assert how(refused) == "strata calibrate LOG"
+    for timed in ("llama-3.1-8b", "deepseek-v3"):
+        assert how(timed) == f"strata profile {timed}"
+    assert how("qwen3-next-80b-a3b") == "strata calibrate LOG"
 
 
 def test_a_card_without_units_for_bf16_is_taken_at_the_rate_of_fp16_and_that_is_said():
