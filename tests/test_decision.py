@@ -37,6 +37,7 @@ SAMPLES = {
     "tensor-across-nodes": {"ranks": 16, "devices": 8},
     "heads-not-divided": {"ranks": 5, "heads": 32},
     "linear-heads-not-divided": {"ranks": 16, "count": 8, "what": "Mamba groups", "nearest": 8},
+    "kv-heads-not-divided": {"ranks": 4, "heads": "10", "nearest": 2},
     "context-not-divided": {"ranks": 3, "count": 8192, "what": "tokens of a sequence"},
     "experts-not-divided": {"ranks": 3, "count": 128, "what": "experts"},
     "batch-differs": {"samples": 64, "batch": 512},

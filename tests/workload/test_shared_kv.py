@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from strata.errors import BadFile
+from strata.simulate.compute import layer_times
+from strata.simulate.inference.roofline import Rates, decode_s
+from strata.simulate.memory import StageShape, transient_bytes
 from strata.workload.huggingface import model_from_config, model_from_keys
 from strata.workload.inference import ModelInfo
+from strata.workload.job import Recompute
 from strata.workload.layer_table import layer_table
 from strata.workload.model import ModelSpec
+from tests.support.builders import domain, job
 
 E2B = {
     "model_type": "gemma4_text", "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8,
@@ -75,6 +81,29 @@ def test_a_stage_sends_what_later_ones_need():
     assert (table.hidden_bytes == 100 * 2 * 64).all()
     assert list(table.checkpoint_bytes[[0, 1, 7]]) == [0, 100 * 2 * (four_states + 16), 100 * 2 * four_states]
     assert (table.activation_bytes >= table.checkpoint_bytes).all()
+
+
+def test_tensor_parallelism_gathers_and_sums_the_hidden_state_alone():
+    table = layer_table(spec(NANO), 100)
+    asked, place = job(table), domain("a", 8)
+    more = replace(asked, layers=replace(table, only_hidden=None))
+    shape = StageShape(4, 1, 1, Recompute.NONE, zero_stage=0, in_flight=1)
+    assert (transient_bytes(asked, shape) < transient_bytes(more, shape)).all()
+    sums, wrong = (
+        layer_times(each, place, tensor_parallel=4, microbatch_size=1, recompute=Recompute.NONE)
+        for each in (asked, more)
+    )
+    assert sums is not None
+    assert wrong is not None
+    assert (np.diff(sums.forward) < np.diff(wrong.forward)).all()
+
+
+def test_decoding_takes_longer_where_more_is_cached_whichever_layers_cache_it():
+    info, rates = ModelInfo.of(spec(E2B)), Rates(1e30, 1e12)
+    near, far = (decode_s(info, rates, batch=1, context=context) for context in (10, 10_000))
+    owner, taker = (info.kinds.index(kind) for kind in ("full-dense", "full-shared-dense"))
+    assert far[taker] - near[taker] == pytest.approx(far[owner] - near[owner])
+    assert far[taker] - near[taker] == pytest.approx(2 * 2 * 512 * 9_990 / 1e12)
 
 
 def test_what_flows_beside_is_neither_shared_nor_there_without_its_keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from strata.decision import UNHASHED
@@ -102,3 +103,8 @@ class LatentAttention:
     def qk_head_dim(self) -> int:
         """Size of one head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+
+def shares_evenly(ranks: int, kv_heads: Iterable[int]) -> bool:
+    """Return whether ranks of tensor parallelism have as many key-value heads each, or each a copy of one."""
+    return all(count % ranks == 0 or ranks % count == 0 for count in kv_heads)

@@ -34,6 +34,7 @@ class ModelInfo:
     flops_per_token_per_context: of its attention to one cached token; prefill_flops_per_token_per_context: to one
     token of the same prompt.
     kv_read_bytes_per_token: what a layer reads of a cached token; None: what it caches of it.
+    kv_heads: of layers; each number divides the ranks of tensor parallelism or is divided by them.
     is_whole: layers need more of earlier ones than a hidden state: all are on one node.
     kinds: of the layers, as in `ModelSpec.kinds`; empty: all alike.
     weights: the precision in which the layers' weights are stored.
@@ -66,6 +67,7 @@ class ModelInfo:
     weights: str = field(default="bf16", metadata={UNHASHED: True})
     notes: tuple[str, ...] = field(default=(), metadata={UNHASHED: True})
     is_whole: bool = field(default=False, metadata={UNHASHED: True})
+    kv_heads: tuple[int, ...] = field(default=(), metadata={UNHASHED: True})
     kv_read_bytes_per_token: Floats | None = field(default=None, metadata={UNHASHED: True})
 
     @classmethod
@@ -107,6 +109,7 @@ class ModelInfo:
             windows=np.array([spec.window(layer) or np.inf for layer in range(1, spec.num_layers + 1)]),
             notes=spec.notes,
             is_whole=spec.is_whole,
+            kv_heads=spec.kv_heads,
             kv_read_bytes_per_token=None if spec.shared is None else reads,
         )
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
+from strata.workload.heads import shares_evenly
 from strata.workload.layers import LayerTable
 from strata.workload.model import ModelSpec
 from strata.workload.pins import Pins
@@ -147,6 +148,11 @@ class TrainingJob:
     def held(self, first: int, last: int) -> TrainingJob:
         """Return the job as a stage sees it that holds the layer `first` and others, all of them before `last`."""
         return self.untied if first > 0 and last == len(self.layers) else self
+
+    def divides(self, ranks: int) -> bool:
+        """Return whether so many ranks of tensor parallelism have whole heads each."""
+        kv_heads = self.spec.kv_heads if self.spec is not None else ()
+        return self.num_heads % ranks == 0 and shares_evenly(ranks, kv_heads)
 
     @property
     def tokens_per_step(self) -> int:

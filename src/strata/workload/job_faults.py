@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from strata.errors import Fault
 from strata.files import Document
+from strata.workload.heads import shares_evenly
 from strata.workload.job import Schedule
 from strata.workload.job_entries import MAX_BATCH, ParallelEntry, TrainingJobFile
 from strata.workload.model import ModelSpec
@@ -64,6 +65,10 @@ def _layout(document: Document, file: TrainingJobFile, spec: ModelSpec) -> Itera
         counts = [(count, what) for what, count in spec.divided.items() if count % parallel.tensor]
         whole = [f"{count} {what if count > 1 else what.removesuffix('s')}" for count, what in counts]
         message = f"{parallel.tensor} does not divide the {' and '.join(whole)} of {spec.name}"
+        yield document.fault(("parallel", "tensor"), message)
+    elif parallel.tensor is not None and not shares_evenly(parallel.tensor, spec.kv_heads):
+        few = f"{' or '.join(map(str, spec.kv_heads))} key-value heads of {spec.name}"
+        message = f"{parallel.tensor} neither divides the {few} nor is a multiple of them"
         yield document.fault(("parallel", "tensor"), message)
     if parallel.pipeline is not None and parallel.pipeline > len(spec.kinds):
         message = f"more stages than {spec.name} has layers ({len(spec.kinds)}, embedding and head included)"
@@ -143,10 +148,14 @@ def nearest_degrees(file: TrainingJobFile, spec: ModelSpec) -> dict[str, int]:
     parallel, experts = file.parallel, spec.experts.num_experts if spec.experts is not None else 1
     copies = (parallel.data or 0) * (parallel.context or 1)
     wholes = {"tensor": spec.divided_heads, "context": file.train.sequence, "expert": math.gcd(experts, copies)}
+
+    def divides(name: str, ranks: int) -> bool:
+        return not wholes[name] % ranks and (name != "tensor" or shares_evenly(ranks, spec.kv_heads))
+
     return {
-        name: max(ranks for ranks in range(1, min(degree, whole) + 1) if not whole % ranks)
+        name: max(ranks for ranks in range(1, min(degree, whole) + 1) if divides(name, ranks))
         for name, whole in wholes.items()
-        if (degree := getattr(parallel, name)) is not None and whole % degree
+        if (degree := getattr(parallel, name)) is not None and not divides(name, degree)
     }
 
 

@@ -119,6 +119,16 @@ class ModelSpec:
         return gcd(*(count for what, count in self.divided.items() if (what, count) != ("Mamba groups", 1)))
 
     @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """The numbers of key-value heads of blocks: each divides a tensor degree or is divided by it, and every
+        rank has as many, or a copy of one (Megatron-LM, vLLM).
+        """
+        if self.latent is not None or (self.lone and "attention" not in self.lone):
+            return ()
+        others = () if self.other is None else (self.other.heads.num_kv_heads,)
+        return tuple(dict.fromkeys((self.num_kv_heads, *others)))
+
+    @property
     def can_be_profiled(self) -> bool:
         """Whether `strata profile` times its blocks: heads all alike, without an index or a state."""
         odd = self.linear is not None or self.other is not None or self.value_head_dim or self.lone

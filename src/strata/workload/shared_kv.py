@@ -38,8 +38,8 @@ def shared_kv(keys: ConfigKeys, windows: tuple[int, ...], layers: int) -> Shared
         return None
     first = layers - count
     slides = [bool(window) for window in windows] or [False] * layers
-    last = {slides[block]: block for block in range(max(first, 0))}
-    if first < 1 or not set(slides) <= set(last):
+    last = {slides[block]: block for block in range(first)}
+    if not set(slides) <= set(last):
         kinds = "sliding and of full attention" if len(set(slides)) > 1 else "with keys and values of its own"
         keys.fault("num_kv_shared_layers", f"{count} of {layers} layers leave no block {kinds} before them")
         return None

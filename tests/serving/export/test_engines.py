@@ -222,6 +222,17 @@ def test_a_node_with_more_devices_runs_more_ranks_and_that_is_said(tmp_path):
     assert option(line, "--node-rank") == "2"
 
 
+def test_ranks_have_as_many_key_value_heads_each_or_a_copy_of_one():
+    """Phi-4: 40 heads and 10 of keys and values, which engines refuse on 8 or on 4 ranks."""
+    alone = planned((("a/0", 8, 40),))
+    alone = altered(alone, job=altered(alone.job, num_heads=40))
+    degrees = {
+        kv_heads: ranks_of(altered(alone, job=altered(alone.job, kv_heads=kv_heads)))[0].tensor_parallel
+        for kv_heads in ((), (8,), (2,), (10,), (2, 10))
+    }
+    assert degrees == {(): 8, (8,): 8, (2,): 8, (10,): 2, (2, 10): 2}
+
+
 def test_layers_that_stay_together_are_one_rank_and_devices_stay_idle():
     alone = planned((("a/0", 8, 61),))
     alone = altered(alone, job=altered(alone.job, num_heads=4))

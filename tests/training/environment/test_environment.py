@@ -1,5 +1,6 @@
 """strata/AstraSim-v0: gymnasium's own checks, and the laws of its reward and of the network it shows."""
 
+import json
 from itertools import pairwise, permutations
 
 import gymnasium
@@ -25,6 +26,17 @@ def pair(*, devices=8, gib=80.0, **more):
     """Two domains, ten layers, large messages over a thin link."""
     given = fleet(*(domain(name, devices, accelerator=card(gib=gib)) for name in "ab"), gbps=5.0)
     return AstraSimEnv(task_profile=job(layers(hidden_mib=64), batch=8), fleet=given, **more)
+
+
+def test_tensor_parallelism_divides_the_linear_heads_of_a_model_too(tmp_path):
+    keys = {
+        "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 128, "vocab_size": 1000,
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+    }  # fmt: skip
+    (tmp_path / "hybrid.json").write_text(json.dumps(keys))
+    assert AstraSimEnv(num_layers=6, task_profile=str(tmp_path / "hybrid.json")).job.num_heads == 4
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strata.errors import BadFile
 from strata.training.plan.compare import plan_request
+from strata.training.plan.exact.problem import Problem
 from strata.training.plan.given import evaluate_given, read_given
 from strata.training.plan.objective import Scales
 from strata.training.plan.planned import PlanRequest
@@ -141,6 +142,17 @@ def test_heads_of_linear_attention_must_be_divided_too():
         asked = replace(JOB, spec=spec, num_heads=spec.divided_heads)
         faults = evaluate_given(plan, "p", PLACE, asked, Scales()).faults
         assert [str(fault) for fault in faults] == said
+
+
+def test_key_value_heads_must_be_divided_or_copied():
+    phi = replace(model("llama-3.1-8b"), num_heads=40, num_kv_heads=10)
+    asked = replace(JOB, spec=phi, num_heads=40)
+    plan = TrainingPlan((pipeline(Stage("a", 0, 10, 4)),), 1)
+    faults = evaluate_given(plan, "p", PLACE, asked, Scales()).faults
+    said = "tensor parallel 4 neither divides the 10 key-value heads nor is a multiple of them; 2 does or is"
+    assert [str(fault) for fault in faults] == [said]
+    assert {config.tensor_parallel for config in Problem.of(PLACE, asked).configs} == {1, 2}
+    assert {config.tensor_parallel for config in Problem.of(PLACE, JOB).configs} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from itertools import accumulate
 from strata.errors import Infeasible, UsageError
 from strata.fleet.catalogue import card_named
 from strata.serving.planning.planfile import PlannedNode, PlannedPipeline, PlannedService, ServingPlan
+from strata.workload.heads import shares_evenly
 from strata.workload.script import comment, slugs
 
 
@@ -144,7 +145,9 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
             hint="plan each vendor separately (one fleet file each), and put both plans behind one gateway; "
             "or start strata's own workers, which mix: strata serve worker",
         )
-    tensor = math.gcd(plan.job.num_heads, *(node.num_devices for node in nodes))
+    most = math.gcd(plan.job.num_heads, *(node.num_devices for node in nodes))
+    degrees = (size for size in range(most, 0, -1) if most % size == 0)
+    tensor = next(size for size in degrees if shares_evenly(size, plan.job.kv_heads))
     shares = []
     for node, stage in zip(nodes, pipeline.stages, strict=True):
         layers, parts = stage.end - stage.first, node.num_devices // tensor

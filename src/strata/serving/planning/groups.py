@@ -20,6 +20,7 @@ from strata.serving.planning.allocate import allocate
 from strata.serving.planning.estimate import Estimate, estimates
 from strata.serving.planning.goal import Goal, Weighing
 from strata.serving.planning.service import SPARE
+from strata.workload.heads import shares_evenly
 from strata.workload.serving_job import ServingJob
 
 MOST_GROUPS: Final = 256
@@ -90,7 +91,8 @@ def _kinds(fleet: Fleet) -> list[list[Domain]]:
 def _sizes(domain: Domain, job: ServingJob) -> list[int]:
     """Return the sizes that divide node and heads, the largest first, the whole node left out."""
     devices, heads = domain.devices_per_node, job.model.num_attention_heads
-    return [size for size in range(devices - 1, 0, -1) if devices % size == 0 and heads % size == 0]
+    sizes = (size for size in range(devices - 1, 0, -1) if devices % size == 0 and heads % size == 0)
+    return [size for size in sizes if shares_evenly(size, job.model.kv_heads)]
 
 
 def _num_groups(fleet: Fleet, sizes: Mapping[str, int]) -> int:

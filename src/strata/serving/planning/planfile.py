@@ -86,8 +86,8 @@ class PlannedService(FileModel):
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
     context_limit: most tokens of a request that job or model state, 0 where neither does. is_whole: all layers are
-    on one node, and in one rank of a pipeline (`ModelInfo.is_whole`). notes: what a reader of
-    the figures should know of how the model was read.
+    on one node, and in one rank of a pipeline; kv_heads: see `ModelInfo`. notes: what a reader of the figures
+    should know of how the model was read.
     """
 
     name: Name
@@ -101,6 +101,7 @@ class PlannedService(FileModel):
     num_heads: Layers = 0
     context_limit: Layers = 0
     is_whole: bool = False
+    kv_heads: tuple[Count, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

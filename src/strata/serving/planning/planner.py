@@ -206,6 +206,7 @@ def _plan(
             num_heads=model.num_attention_heads,
             context_limit=job.context_limit,
             is_whole=model.is_whole,
+            kv_heads=model.kv_heads,
             notes=model.notes,
         ),
     )

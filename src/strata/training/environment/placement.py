@@ -64,7 +64,7 @@ def _ranks(problem: Problem, domain: Domain, visits: int) -> int:
         ranks
         for ranks in TENSOR_PARALLEL
         if ranks <= domain.devices_per_node
-        and problem.job.num_heads % ranks == 0
+        and problem.job.divides(ranks)
         and problem.slots(domain, ranks) >= visits
     ]
     return max(widths, default=1)

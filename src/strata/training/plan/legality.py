@@ -108,9 +108,13 @@ def _heads(job: TrainingJob, ranks: int) -> Iterator[Reason]:
         if count % ranks and what == "attention heads":
             yield Reason("heads-not-divided", "", {"ranks": ranks, "heads": count})
         elif count % ranks:
-            nearest = max(few for few in range(1, ranks) if not job.num_heads % few)
+            nearest = max(few for few in range(1, ranks) if job.divides(few))
             data = {"ranks": ranks, "count": count, "what": what if count > 1 else what.removesuffix("s")}
             yield Reason("linear-heads-not-divided", "", data | {"nearest": nearest})
+    if not job.num_heads % ranks and not job.divides(ranks) and job.spec is not None:
+        data = {"ranks": ranks, "heads": " or ".join(map(str, job.spec.kv_heads))}
+        nearest = max(few for few in range(1, ranks) if job.divides(few))
+        yield Reason("kv-heads-not-divided", "", data | {"nearest": nearest})
 
 
 def _splitting(job: TrainingJob, plan: TrainingPlan) -> Iterator[Reason]:

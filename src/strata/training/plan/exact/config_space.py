@@ -85,7 +85,7 @@ class ConfigSpace:
         heads, batch = self.job.num_heads, self.job.global_batch
         widest = max((domain.devices_per_node for domain in self.fleet.domains), default=1)
         for ranks in TENSOR_PARALLEL if pins.tensor is None else (pins.tensor,):
-            if ranks > widest or heads % ranks:
+            if ranks > widest or not self.job.divides(ranks):
                 continue
             for context, exchange in self._context_ways(heads // ranks):
                 # Where stages are fixed a domain has room for copies of all of its own.
