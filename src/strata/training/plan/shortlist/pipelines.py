@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
-from strata.simulate.memory import FIXED_BYTES, gathered_inputs, state_bytes
+from strata.simulate.memory import FIXED_BYTES, gathered_inputs, kept_bytes, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.config import ParallelConfig
 from strata.training.plan.exact.problem import Problem
@@ -113,6 +113,12 @@ class ChainEstimates:
         self.more[row] = self.stages[row] > self.stages[before]
         self.size = np.array([s.microbatch_size for s in configs], dtype=float)
         self.full = np.array([s.recompute is Recompute.FULL for s in configs])
+        layers, position = job.layers, self.like.position
+        whole = float(layers.activation_bytes[position])
+        kept = {mode: float(kept_bytes(layers, mode)[position]) for mode in {s.recompute for s in configs}}
+        self.kept_bytes = np.array([kept[s.recompute] for s in configs])
+        # What is recomputed of a layer is there while its backward runs.
+        self.again_bytes = np.where(self.full, whole, whole - self.kept_bytes)
         self.count = np.array([problem.microbatches(s) for s in configs], dtype=float)
         self.load = self.data_parallel * (self.size * problem.message_bytes(1))
         price = [d.price_usd_per_device_hour for d in domains]
@@ -245,9 +251,7 @@ class ChainEstimates:
         shared = state_bytes(job, like.params, shards=1 << 40, zero_stage=zero)
         held, members = self.layer_params[row] / like.params, self.data_parallel[row] * self.context[row]
         state = (shared * held + (alone - shared) / members) / self.ranks[row, at]
-        whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
-        kept = size * np.where(self.full[row], input_only, whole)
-        again = np.where(self.full[row], size * whole, 0.0)
+        kept, again = size * self.kept_bytes[row], size * self.again_bytes[row]
         gathered = layers.hidden_bytes[like.position] * gathered_inputs(job)
         again = again + gathered * size * (self.ranks[row, at] - 1)
         room = self.limit[at] - FIXED_BYTES - again
