@@ -124,8 +124,8 @@ def kpis() -> str:
     later = (
         "Since then `strata kpi --row NAME -o json` printed every row anew. allocation_error, load_stability, "
         "network_degradation and utilization_improvement are of the policy that was bundled until 2026-11-28; "
-        "inter_domain_latency_s is of a quick run, six fleets of each size; pareto_coverage is from before candidates "
-        "knew what selective recomputation keeps (`--quick`, four fleets: 0.716 before, 0.775 after)."
+        "inter_domain_latency_s is of a quick run, six fleets of each size; pareto_coverage is from before "
+        "candidates knew what selective recomputation keeps (`--quick`, four fleets: 0.716 before, 0.775 after)."
     )
     return _page("The target KPIs, measured", [later, "", *markdown(answer)])
 
