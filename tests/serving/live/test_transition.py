@@ -11,6 +11,7 @@ from strata.serving.live.instructions import Replan
 from strata.serving.live.replan import answer
 from strata.serving.live.transition import DRAIN_S, fits_both, load_s, transition
 from strata.serving.planning.allocation import Pipeline, Stage
+from strata.workload.serving_job import Demand
 from tests.serving.live.cluster import DEMAND, llama, node
 
 LAYERS = 32
@@ -83,6 +84,14 @@ def test_layers_leave_a_slow_node_where_the_gap_pays_within_the_horizon(gb, rese
     )  # fmt: skip
     planned = answer(plan, llama(), DEMAND, SchedulerConfig())
     assert (planned.pipelines != plan.current) == moves
+
+
+def test_what_serves_may_have_no_room_for_a_sequence_of_the_demand():
+    """Longer requests are asked for than its nodes keep a single one of: it earns nothing, and may be replaced."""
+    nodes = (node("a", gb=40.0), node("b", gb=9.0), node("c", gb=40.0))
+    plan = Replan(1, nodes, current=(OLD,), reserved_tokens=(2400,), wanted_tokens_per_s=20.0)
+    planned = answer(plan, llama(), Demand(8, 30_000, 100), SchedulerConfig())
+    assert [{stage.node_id for stage in stages} for stages in planned.pipelines] == [{"a", "c"}]
 
 
 names = st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=2, unique=True)

@@ -162,9 +162,9 @@ def horizon_tokens(
 
 def _rate(pool: NodePool, pipelines: Sequence[Pipeline]) -> float:
     """Return the tokens/s within goals; pipelines that share a node give way to each other."""
-    if not pipelines:
-        return 0.0
     alone = [score(pool, [pipeline]).tokens_per_s for pipeline in pipelines]
+    if not any(alone):  # nothing serves, or what does has no room for a sequence of this length
+        return 0.0
     share = score(pool, pipelines).tokens_per_s / sum(alone)
     within_goals = (goodput(pool, [pipeline]) for pipeline in pipelines)
     return share * sum(most if kept is None else kept for most, kept in zip(alone, within_goals, strict=True))
